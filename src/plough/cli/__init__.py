@@ -1,0 +1,1 @@
+"""The command line: one module per verb, and the only part of Plough that prints."""

@@ -1,0 +1,49 @@
+"""How the command line writes: data on stdout, everything else on stderr, colour only where wanted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from plough.contract import Env
+
+__all__ = ["emit", "note", "table", "warn"]
+
+PIPE_WIDTH = 110
+
+
+def emit(text: str) -> None:
+    """Data, as it is, to stdout."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    print(f"plough: {text}", file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    label = "warning:"
+    if sys.stderr.isatty() and Env.NO_COLOR not in os.environ:
+        label = f"\x1b[33m{label}\x1b[0m"
+    print(f"plough: {label} {text}", file=sys.stderr, flush=True)
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int = 0) -> str:
+    """A plain table as text: columns two spaces apart, long cells wrapped at the terminal's width."""
+    drawn = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for header in headers:
+        drawn.add_column(header, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(cell) for cell in row))
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    console = Console(width=width, color_system=None, highlight=False)
+    with console.capture() as capture:
+        console.print(drawn)
+    lines = (" " * indent + line.rstrip() for line in capture.get().splitlines())
+    return "\n".join(lines) + "\n"

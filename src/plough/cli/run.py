@@ -1,0 +1,136 @@
+"""`plough run` and `plough train`: plan, render, start, and say how it ended."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import signal
+from pathlib import Path
+
+import msgspec
+
+from plough.cli.exec import add_command_arguments, command_of
+from plough.cli.options import add_plan_options, plan_request, user_settings
+from plough.cli.output import emit, note, warn
+from plough.errors import LaunchError
+from plough.launchers import LAUNCHERS, Command, JobResult, Rendered, job_folder, submit
+from plough.plan import LaunchPlan, make_plan
+from plough.report import ranges, render_block
+from plough.tasks import TASKS
+from plough.topology import Machine, probe
+
+__all__ = ["add_arguments", "run"]
+
+DRY_RUN_FOLDER = Path("JOB_FOLDER")
+STDERR_LINES = 12
+
+
+def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    add_plan_options(parser)
+    group = parser.add_argument_group("launching")
+    group.add_argument(
+        "--launcher",
+        choices=sorted(LAUNCHERS),
+        default="local",
+        help="local: torch.distributed.elastic; mpi: the mpirun that is found (default: local)",
+    )
+    group.add_argument("--dry-run", action="store_true", help="print what would be started, and start nothing")
+    group.add_argument("--json", action="store_true", help="the end-of-job report (or dry run) as JSON on stdout")
+    if verb == "train":
+        tasks = "".join(f"\n  {name:<4} {task.summary}" for name, task in TASKS.items())
+        parser.usage = "plough train [placement and launching options] TASK [task arguments ...]"
+        parser.epilog = f"tasks:{tasks}\n\n`plough train TASK --help` explains a task's arguments."
+        parser.add_argument("task", choices=sorted(TASKS), metavar="TASK", help="what to train")
+        parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="the task's arguments")
+    else:
+        parser.usage = "plough run [placement and launching options] [-m] SCRIPT [ARG ...]"
+        add_command_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.verb == "train":
+        task = TASKS[options.task]
+        if {"-h", "--help"} & set(options.arguments):
+            return int(importlib.import_module(task.module).main(list(options.arguments)))
+        command = Command(target=task.module, arguments=tuple(options.arguments), module=True)
+    else:
+        command = command_of(options)
+    machine = probe()
+    plan = make_plan([machine], plan_request(options, user_settings()))
+    launcher = LAUNCHERS[options.launcher]
+    if options.dry_run:
+        return _dry_run(launcher(plan, command, machine=machine, job_dir=DRY_RUN_FOLDER), plan, options.json)
+    _announce(plan, machine, options.launcher)
+    with job_folder() as folder:
+        result = submit(launcher(plan, command, machine=machine, job_dir=folder), plan, folder)
+    return _report(result, as_json=options.json)
+
+
+def _dry_run(rendered: Rendered, plan: LaunchPlan, as_json: bool) -> int:
+    if as_json:
+        emit(msgspec.json.format(msgspec.json.encode({"start": rendered, "plan": plan}), indent=2).decode())
+    else:
+        emit(rendered.shell())
+    return 0
+
+
+def _announce(plan: LaunchPlan, machine: Machine, launcher: str) -> None:
+    first = plan.ranks[0]
+    ranks = f"{plan.world_size} rank{'s' * (plan.world_size > 1)}"
+    threads = f"{first.threads} thread{'s' * (first.threads > 1)}"
+    cores = " | ".join(ranges(rank.cpus) for rank in plan.ranks[:8]) if first.cpus else "not bound"
+    more = " | ..." if plan.world_size > 8 else ""
+    note(f"{ranks} on {machine.hostname}, {threads} each, cores {cores}{more} (launcher {launcher})")
+    for warning in plan.warnings:
+        warn(warning)
+
+
+def _report(result: JobResult, *, as_json: bool) -> int:
+    if as_json:
+        emit(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
+    elif result.facts:
+        note(render_block(result.facts))
+    if result.interrupted:
+        note("interrupted; every rank has been ended")
+    elif result.failure is not None:
+        raise _Failed(result)
+    elif result.code != 0:
+        log = "".join(f"\n  | {line}" for line in result.log) or " nothing"
+        raise LaunchError(
+            f"the ranks' launcher ended with an error, and no rank did; it wrote:{log}",
+            hint="`plough run --dry-run` shows the exact command",
+        )
+    return result.code
+
+
+class _Failed(LaunchError):
+    """The job's one diagnosis: which rank, where, how, and its last words."""
+
+    def __init__(self, result: JobResult) -> None:
+        failure = result.failure
+        assert failure is not None and failure.returncode is not None
+        self.exit_code = result.code
+        self._own = failure.error
+        lines = "".join(f"\n  | {line}" for line in failure.stderr[-STDERR_LINES:])
+        how, hint = _how_it_ended(failure.returncode)
+        last = f"\nits last lines on stderr:{lines}" if lines else ""
+        super().__init__(f"rank {failure.rank} on {failure.host} {how}; the job was ended{last}", hint=hint)
+
+    def render(self) -> str:
+        # The rank met an error that explains itself: all ranks met it, so no rank is to blame.
+        return self._own if self._own is not None else super().render()
+
+
+def _how_it_ended(code: int) -> tuple[str, str | None]:
+    if code >= 0:
+        return f"ended with exit code {code}", None
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    hints = {
+        "SIGKILL": "the kernel kills the largest process when memory runs out: look at `dmesg` and the "
+        "container's memory limit; a smaller --per_device_train_batch_size needs less",
+        "SIGSEGV": "a crash in native code; `--allocator none --openmp gnu` rules out the preloaded libraries",
+        "SIGBUS": "shared memory or a mapped file ran out of space: look at `df -h /dev/shm`",
+        "SIGILL": "an instruction this processor does not have: a library built for another machine",
+    }
+    return f"was killed by {name}", hints.get(name)
+

@@ -1,0 +1,65 @@
+"""`make_plan`: machines and a request in, a launch plan out. Pure: the same input gives the same plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plough.contract import MemoryPolicy
+from plough.errors import PlanError
+from plough.plan.binding import Share, share_host
+from plough.plan.environment import rank_environment
+from plough.plan.plan import LaunchPlan, PlanRequest, RankPlan
+from plough.topology.machine import Machine
+
+__all__ = ["make_plan"]
+
+
+def make_plan(machines: Sequence[Machine], request: PlanRequest | None = None) -> LaunchPlan:
+    """Place ranks on `machines`, hosts in the order given, ranks of a host next to each other.
+
+    Raises PlanError when the request cannot be met, naming what could be.
+    """
+    request = request or PlanRequest()
+    if not machines:
+        raise PlanError("a plan needs at least one machine")
+    if request.memory not in ("bind", "first-touch"):
+        raise PlanError(f"--memory {request.memory}: unknown", hint="one of bind, first-touch")
+    hosts = len(machines) + request.other_hosts
+    ranks: list[RankPlan] = []
+    reasons: list[str] = []
+    warnings: list[str] = []
+    for machine in machines:
+        prefix = f"{machine.hostname}: " if len(machines) > 1 else ""
+        host = share_host(machine, request)
+        reasons += [prefix + reason for reason in host.reasons]
+        warnings += [prefix + warning for warning in host.warnings]
+        for local_rank, share in enumerate(host.shares):
+            environment = rank_environment(machine, request, host.shares, local_rank, hosts=hosts)
+            warnings += [prefix + w for w in environment.warnings if prefix + w not in warnings]
+            ranks.append(
+                RankPlan(
+                    rank=len(ranks),
+                    local_rank=local_rank,
+                    local_world_size=len(host.shares),
+                    host=machine.hostname,
+                    sockets=share.sockets,
+                    nodes=share.nodes,
+                    threads=environment.threads,
+                    cpus=share.cpus,
+                    memory=_memory(machine, request, share),
+                    preloads=environment.preloads,
+                    settings=environment.settings,
+                )
+            )
+    return LaunchPlan(
+        backend=request.backend, ranks=tuple(ranks), reasons=tuple(reasons), warnings=tuple(warnings)
+    )
+
+
+def _memory(machine: Machine, request: PlanRequest, share: Share) -> MemoryPolicy:
+    """Binding is worth something only where there is more than one node to be wrong about."""
+    allowed = set(machine.limits.nodes)
+    nodes = tuple(node for node in share.nodes if node in allowed)
+    if request.memory == "first-touch" or not share.cpus or len(machine.nodes) < 2 or not nodes:
+        return MemoryPolicy(mode="first-touch")
+    return MemoryPolicy(mode="bind", nodes=nodes)

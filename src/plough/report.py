@@ -1,0 +1,101 @@
+"""What really ran: one rank's facts as data, and the block that says them for the whole job.
+
+Written by the worker, read by the launcher; knows neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from plough.contract import Contract
+from plough.errors import LaunchError
+from plough.files import write_text_atomic
+
+__all__ = ["RankFacts", "ranges", "read_facts", "render_block", "write_facts"]
+
+
+class RankFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was found in force in one rank.
+
+    world_size: of the process group, 1 when none was formed. backend: of the group, or None.
+    cpus: logical CPUs the process may run on. openmp, allocator: the library that really answers.
+    memory: the kernel's policy of the main thread, as words.
+    steps: optimizer steps seen; seconds: from the worker's start to its end.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    world_size: int
+    backend: str | None
+    device: str
+    threads: int
+    cpus: tuple[int, ...]
+    openmp: str
+    allocator: str
+    memory: str
+    steps: int = 0
+    seconds: float = 0.0
+    samples_per_second: float | None = None
+    precision: str | None = None
+    problems: tuple[str, ...] = ()
+
+
+def write_facts(folder: Path, facts: RankFacts) -> None:
+    write_text_atomic(folder / f"facts-{facts.rank}.json", msgspec.json.encode(facts).decode())
+
+
+def read_facts(folder: Path) -> list[RankFacts]:
+    """The facts the ranks left in `folder`, in rank order. Raises LaunchError for a garbled file."""
+    found = []
+    for path in folder.glob("facts-*.json"):
+        try:
+            found.append(msgspec.json.decode(path.read_bytes(), type=RankFacts))
+        except (msgspec.DecodeError, OSError) as error:
+            raise LaunchError(f"{path}: {error}") from error
+    return sorted(found, key=lambda facts: facts.rank)
+
+
+def render_block(facts: Sequence[RankFacts], contract: Contract | None = None) -> str:
+    """The end-of-job block, equal facts of different ranks said once."""
+    first = facts[0]
+    hosts = list(dict.fromkeys(f.host for f in facts))
+    rows = [
+        ("ranks", f"{len(facts)} on {', '.join(hosts)}"),
+        ("group", f"world size {first.world_size}, backend {first.backend or 'none (one process)'}"),
+        ("device", _same([f.device for f in facts])),
+        ("threads", _same([str(f.threads) for f in facts]) + " per rank"),
+        ("cores", "; ".join(f"rank {f.rank}: {ranges(f.cpus)}" for f in facts[:16])),
+        ("memory", _same([f.memory for f in facts])),
+        ("OpenMP", _same([f.openmp for f in facts])),
+        ("allocator", _same([f.allocator for f in facts])),
+    ]
+    if first.precision:
+        rows.append(("precision", first.precision))
+    if first.steps:
+        speed = f", {first.samples_per_second:.1f} samples/s" if first.samples_per_second else ""
+        rows.append(("trained", f"{first.steps} steps{speed}"))
+    rows.append(("time", f"{max(f.seconds for f in facts):.1f} s"))
+    rows += [("problem", problem) for problem in dict.fromkeys(p for f in facts for p in f.problems)]
+    return "\n".join(["what ran", *(f"  {name:<10} {value}" for name, value in rows)])
+
+
+def _same(values: Sequence[str]) -> str:
+    distinct = list(dict.fromkeys(values))
+    if len(distinct) == 1:
+        return distinct[0]
+    return "; ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
+
+
+def ranges(cpus: Sequence[int]) -> str:
+    """Numbers as people write them: (0, 1, 2, 5) -> "0-2,5"; none at all -> "not bound"."""
+    parts: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if parts and cpu == parts[-1][1] + 1:
+            parts[-1][1] = cpu
+        else:
+            parts.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts) or "not bound"

@@ -1,0 +1,140 @@
+"""`plough.TrainingArguments`: transformers' own, with the CPU flags that used to work working again.
+
+Each override is here with its reason; everything else is transformers'. Knows nothing of the Trainer.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from plough.contract import WorkerIdentity
+from plough.errors import UsageError
+from plough.train import compat
+from plough.train.group import ensure_group, torch_backend
+from plough.train.inforce import identity_of_this_process
+from transformers.training_args import TrainingArguments as _TransformersArguments
+
+__all__ = ["TrainingArguments"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class TrainingArguments(_TransformersArguments):
+    """transformers.TrainingArguments for CPUs first; the same on GPUs.
+
+    Raises UsageError for what cannot happen as asked (`--fp16` on a CPU, say), LaunchError or
+    RanksAloneError when the ranks that were started do not come together.
+    """
+
+    ddp_backend: str | None = field(
+        default=None,
+        metadata={
+            "help": "What ranks talk over. Default: the best there is for the device. `ccl` is Plough's own "
+            "between CPUs.",
+            "choices": ["ccl", "nccl", "gloo", "mpi", "xccl", "hccl", "cncl", "mccl"],
+        },
+    )
+    no_cuda: bool = field(
+        default=False, metadata={"help": "Train on the CPU although there is an accelerator; as --use_cpu."}
+    )
+    use_ipex: bool = field(
+        default=False,
+        metadata={
+            "help": "Accepted from old command lines. Intel's extension is archived; Plough's placement, "
+            "allocator and precision settings are on with or without it."
+        },
+    )
+    overwrite_output_dir: bool = field(
+        default=False,
+        metadata={"help": "Train into a folder that already holds a finished run. Without it that is an error."},
+    )
+    warmup_ratio: float | None = field(
+        default=None, metadata={"help": "Share of all steps to warm the learning rate up over, 0 to 1."}
+    )
+    group_by_length: bool = field(
+        default=False,
+        metadata={"help": "Batch samples of like length; as --train_sampling_strategy group_by_length."},
+    )
+
+    def __post_init__(self) -> None:
+        # Without an accelerator there is one place to train, whether it was named or not. transformers
+        # leaves ranks alone with all the data unless use_cpu is given.
+        if self.no_cuda or not torch.accelerator.is_available():
+            self.use_cpu = True
+        if self.use_cpu:
+            self._check_precision()
+            self.dataloader_pin_memory = False  # there is no device to copy to
+        if self.warmup_ratio is not None:
+            self._apply_warmup_ratio(self.warmup_ratio)
+        if self.group_by_length:
+            self.train_sampling_strategy = "group_by_length"
+        if self.use_ipex:
+            _say_once("--use_ipex: Intel's extension is archived; Plough's own settings stand in for it")
+        super().__post_init__()
+
+    def _check_precision(self) -> None:
+        for flag in ("fp16", "fp16_full_eval"):
+            if getattr(self, flag):
+                raise UsageError(
+                    f"--{flag}: CPUs have no fp16 training in PyTorch; transformers would compute in fp32 "
+                    "without a word",
+                    hint=f"use --{flag.replace('fp16', 'bf16')}, which this machine's kernels support, or leave it out",
+                )
+
+    def _apply_warmup_ratio(self, ratio: float) -> None:
+        if not 0 <= ratio <= 1:
+            raise UsageError(f"--warmup_ratio {ratio}: a share of the steps lies between 0 and 1")
+        # An explicit number of steps has always won. transformers reads a fraction below 1 as a ratio.
+        if self.warmup_steps == 0:
+            self.warmup_steps = min(ratio, 1 - 1e-9)
+
+    @cached_property
+    def _setup_devices(self) -> torch.device:
+        """Form the group ourselves, with the timeout and backend that were asked for.
+
+        accelerate reuses a group that exists. Left to itself it turns every CPU backend into gloo
+        without a word, and ignores ddp_timeout.
+        """
+        identity = identity_of_this_process()
+        wanted = self.ddp_backend
+        if self.use_cpu and identity.world_size > 1:
+            backend, said = torch_backend(wanted, "cpu")
+            if said is not None and identity.rank == 0:
+                _say_once(said)
+            ensure_group(identity, backend, self.ddp_timeout_delta)
+            self.ddp_backend = None
+        try:
+            device: torch.device = super()._setup_devices
+        finally:
+            self.ddp_backend = wanted
+        _check_mode(self, identity)
+        return device
+
+
+def _check_mode(arguments: TrainingArguments, identity: WorkerIdentity) -> None:
+    """accelerate must have understood that there are others."""
+    seen = arguments.distributed_state.num_processes if arguments.distributed_state is not None else 1
+    if seen != identity.world_size and identity.world_size > 1:
+        from plough.errors import RanksAloneError
+
+        raise RanksAloneError(
+            f"{identity.launcher} started {identity.world_size} ranks, and accelerate sees {seen}",
+            hint="do not set ACCELERATE_USE_CPU, or use_configured_state in accelerator_config, by hand",
+        )
+
+
+_said: set[str] = set()
+
+
+def _say_once(text: str) -> None:
+    if text not in _said and identity_of_this_process().rank == 0:
+        _said.add(text)
+        logger.warning(text)
+
+
+compat.offer("transformers.training_args", "TrainingArguments", TrainingArguments)

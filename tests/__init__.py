@@ -1,0 +1,1 @@
+"""Plough's tests, as packages: they mirror src/plough and share `tests.machines`."""
