@@ -126,8 +126,10 @@ def cgroup_directories(mountinfo: str, cgroups: str) -> Iterable[str]:
 class Renumber:
     """Container and pod ids, in paths and contents alike, become 1, 2, ... of the same length."""
 
+    # A UUID may follow letters that are hexadecimal digits too, as in "pod1b4e28ba-...".
     ID = re.compile(
-        r"(?<![0-9a-f])(?:[0-9a-f]{8}[-_](?:[0-9a-f]{4}[-_]){3}[0-9a-f]{12}|[0-9a-f]{12,})(?![0-9a-f])"
+        r"[0-9a-f]{8}[-_](?:[0-9a-f]{4}[-_]){3}[0-9a-f]{12}(?![0-9a-f])"
+        r"|(?<![0-9a-f])[0-9a-f]{12,}(?![0-9a-f])"
     )
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
-"""Writes the demo's question-answering data set, train.json and dev.json in SQuAD v1.1's format, into a folder.
+"""Writes the demo's question-answering data set into a folder: train.json and dev.json, as SQuAD v1.1.
 
     python examples/demo/make_dataset.py build/demo-data
 
-The same bytes come out on every Python from 3.10 on. Nothing is downloaded and nothing is copied: the sentences
-are in domains/*.txt, the names in lexicon.py, and grammar.py puts them together. README.md says what keeps a
-memorised template from answering the dev questions.
+The same bytes come out on every Python from 3.10 on. Nothing is downloaded and nothing is copied: the
+sentences are in domains/*.txt, the names in lexicon.py, and grammar.py puts them together. README.md says
+what keeps a memorised template from answering the dev questions.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ def squad_json(stories: Sequence[Story], prefix: str) -> bytes:
         qas = []
         for i, question in enumerate(story.questions):
             answer = {"answer_start": question.answer.start, "text": question.answer.text}
-            qas.append(
-                {"id": f"{prefix}-{number:03}-{i:02}", "question": question.text, "answers": [answer]}
-            )
+            qas.append({"id": f"{prefix}-{number:03}-{i:02}", "question": question.text, "answers": [answer]})
         data.append({"title": story.title, "paragraphs": [{"context": story.context, "qas": qas}]})
     text = json.dumps({"version": "1.1", "data": data}, ensure_ascii=False, indent=1)
     return (text + "\n").encode("utf-8")

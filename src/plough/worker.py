@@ -50,7 +50,9 @@ def _parse(argv: list[str]) -> Command:
     module = argv[:1] == ["-m"]
     rest = argv[1:] if module else argv
     if not rest:
-        raise UsageError("nothing to run", hint="python -m plough.worker SCRIPT args..., or -m MODULE args...")
+        raise UsageError(
+            "nothing to run", hint="python -m plough.worker SCRIPT args..., or -m MODULE args..."
+        )
     target = rest[0]
     if not module and not Path(target).is_file():
         raise UsageError(

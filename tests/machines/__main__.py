@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 from plough.topology import probe
-from tests.machines.trees import NAMES, expected_file, unpack
+from tests.machines.trees import NAMES, expected_file, unpacked
 
 for name in NAMES:
-    with tempfile.TemporaryDirectory() as scratch:
-        expected_file(name).write_text(probe(unpack(name, Path(scratch))).to_json() + "\n")
+    with unpacked(name) as root:
+        expected_file(name).write_text(probe(root).to_json() + "\n")
     print(expected_file(name))

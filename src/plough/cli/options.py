@@ -25,7 +25,9 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="cores per socket left to the system (default: 1 where ranks have 8 cores or more)",
     )
     group.add_argument(
-        "--oversubscribe", action="store_true", help="allow more ranks or threads than cores (slow; for tests)"
+        "--oversubscribe",
+        action="store_true",
+        help="allow more ranks or threads than cores (slow; for tests)",
     )
     group.add_argument(
         "--memory",

@@ -34,8 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         default="local",
         help="local: torch.distributed.elastic; mpi: the mpirun that is found (default: local)",
     )
-    group.add_argument("--dry-run", action="store_true", help="print what would be started, and start nothing")
-    group.add_argument("--json", action="store_true", help="the end-of-job report (or dry run) as JSON on stdout")
+    group.add_argument(
+        "--dry-run", action="store_true", help="print what would be started, and start nothing"
+    )
+    group.add_argument(
+        "--json", action="store_true", help="the end-of-job report (or dry run) as JSON on stdout"
+    )
     if verb == "train":
         tasks = "".join(f"\n  {name:<4} {task.summary}" for name, task in TASKS.items())
         parser.usage = "plough train [placement and launching options] TASK [task arguments ...]"
@@ -108,7 +112,8 @@ class _Failed(LaunchError):
 
     def __init__(self, result: JobResult) -> None:
         failure = result.failure
-        assert failure is not None and failure.returncode is not None
+        assert failure is not None
+        assert failure.returncode is not None
         self.exit_code = result.code
         self._own = failure.error
         lines = "".join(f"\n  | {line}" for line in failure.stderr[-STDERR_LINES:])
@@ -128,9 +133,8 @@ def _how_it_ended(code: int) -> tuple[str, str | None]:
     hints = {
         "SIGKILL": "the kernel kills the largest process when memory runs out: look at `dmesg` and the "
         "container's memory limit; a smaller --per_device_train_batch_size needs less",
-        "SIGSEGV": "a crash in native code; `--allocator none --openmp gnu` rules out the preloaded libraries",
+        "SIGSEGV": "a crash in native code; `--allocator none --openmp gnu` rules out the preloads",
         "SIGBUS": "shared memory or a mapped file ran out of space: look at `df -h /dev/shm`",
         "SIGILL": "an instruction this processor does not have: a library built for another machine",
     }
     return f"was killed by {name}", hints.get(name)
-

@@ -33,6 +33,4 @@ def render_local(plan: LaunchPlan, command: Command, *, machine: Machine, job_di
     ]
     # Set here, torchrun neither warns nor decides; each rank's shim sets the planned value.
     environment["OMP_NUM_THREADS"] = str(plan.ranks[0].threads)
-    return Rendered(
-        launcher="local", argv=tuple([*agent, *command.exec_argv()]), environment=environment
-    )
+    return Rendered(launcher="local", argv=(*agent, *command.exec_argv()), environment=environment)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import codecs
 import collections
+import contextlib
 import os
 import selectors
 import signal
@@ -197,7 +198,5 @@ def _reap(pid: int) -> int | None:
 
 
 def _kill(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -126,19 +126,15 @@ def _wait(process: subprocess.Popen[bytes], job_dir: Path, interrupts: list[int]
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(process.pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def _kill_all(process: subprocess.Popen[bytes], job_dir: Path) -> None:
     """The launcher's process group, and each rank by its record: torchrun gives ranks their own sessions."""
     for kill, pid in [(os.killpg, process.pid), *((os.kill, p) for p in _live_pids(job_dir))]:
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
 
 
 def _live_pids(job_dir: Path) -> list[int]:

@@ -14,6 +14,7 @@ The rules, in the order they apply:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -97,7 +98,8 @@ def share_host(machine: Machine, request: PlanRequest) -> HostShares:
             f"{machine.hostname}: no online core is in the allowed set of CPUs",
             hint="look at `plough probe` and at the cpuset or taskset mask of this shell",
         )
-    reasons, warnings = [_describe(machine, len(cpus))], []
+    reasons = [_describe(machine, len(cpus))]
+    warnings: list[str] = []
     quota = machine.limits.quota_cpus
     if quota is not None and quota < len(cpus):
         return _share_quota(machine, request, quota, reasons, warnings)
@@ -221,12 +223,10 @@ def _split(cpus: Sequence[int], parts: int, request: PlanRequest) -> list[list[i
     if parts > len(cpus) and request.oversubscribe:
         return [[cpus[i * len(cpus) // parts]] for i in range(parts)]
     edges = [len(cpus) * i // parts for i in range(parts + 1)]
-    return [list(cpus[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    return [list(cpus[a:b]) for a, b in itertools.pairwise(edges)]
 
 
-def _reserve(
-    machine: Machine, request: PlanRequest, groups: list[list[int]], reasons: list[str]
-) -> set[int]:
+def _reserve(machine: Machine, request: PlanRequest, groups: list[list[int]], reasons: list[str]) -> set[int]:
     """The logical CPUs left to the system: the first cores of each socket."""
     usable = usable_cpus(machine)
     by_socket: dict[int, list[int]] = {}

@@ -17,14 +17,16 @@ from plough.plan.binding import Share
 from plough.plan.plan import PlanRequest, Setting
 from plough.topology.machine import Machine, Software
 
-__all__ = ["RankEnvironment", "WATCHED", "rank_environment"]
+__all__ = ["WATCHED", "RankEnvironment", "rank_environment"]
 
 GLIBC_MALLOC = {
     Env.MALLOC_MMAP_THRESHOLD: "1073741824",
     Env.MALLOC_TRIM_THRESHOLD: "4294967296",
     Env.MALLOC_TOP_PAD: "67108864",
 }
-JEMALLOC_CONF = "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"
+JEMALLOC_CONF = (
+    "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"
+)
 BINDING = (Env.OMP_PROC_BIND, Env.OMP_PLACES, Env.GOMP_CPU_AFFINITY, Env.KMP_AFFINITY)
 
 WATCHED = (
@@ -138,9 +140,7 @@ def _preloads(machine: Machine, request: PlanRequest, settings: _Settings) -> tu
 
 def _pick_allocator(software: Software, wanted: str, own: str) -> str | None:
     if wanted not in ("auto", "tcmalloc", "jemalloc", "glibc", "none"):
-        raise PlanError(
-            f"--allocator {wanted}: unknown", hint="one of auto, tcmalloc, jemalloc, glibc, none"
-        )
+        raise PlanError(f"--allocator {wanted}: unknown", hint="one of auto, tcmalloc, jemalloc, glibc, none")
     if wanted == "auto":
         taken = any(name in own for name in ("malloc", "libhoard"))
         return None if taken else software.tcmalloc or software.jemalloc

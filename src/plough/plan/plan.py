@@ -126,4 +126,3 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             return msgspec.json.decode(text, type=cls)
         except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
             raise PlanError(f"{source} is not a launch plan: {error}") from error
-

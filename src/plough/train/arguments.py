@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
+from transformers.training_args import TrainingArguments as _TransformersArguments
 
 from plough.contract import WorkerIdentity
 from plough.errors import UsageError
 from plough.train import compat
 from plough.train.group import ensure_group, torch_backend
 from plough.train.inforce import identity_of_this_process
-from transformers.training_args import TrainingArguments as _TransformersArguments
 
 __all__ = ["TrainingArguments"]
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class TrainingArguments(_TransformersArguments):
+class TrainingArguments(_TransformersArguments):  # type: ignore[misc]
     """transformers.TrainingArguments for CPUs first; the same on GPUs.
 
     Raises UsageError for what cannot happen as asked (`--fp16` on a CPU, say), LaunchError or
@@ -51,7 +51,9 @@ class TrainingArguments(_TransformersArguments):
     )
     overwrite_output_dir: bool = field(
         default=False,
-        metadata={"help": "Train into a folder that already holds a finished run. Without it that is an error."},
+        metadata={
+            "help": "Train into a folder that already holds a finished run. Without it that is an error."
+        },
     )
     warmup_ratio: float | None = field(
         default=None, metadata={"help": "Share of all steps to warm the learning rate up over, 0 to 1."}
@@ -83,14 +85,14 @@ class TrainingArguments(_TransformersArguments):
                 raise UsageError(
                     f"--{flag}: CPUs have no fp16 training in PyTorch; transformers would compute in fp32 "
                     "without a word",
-                    hint=f"use --{flag.replace('fp16', 'bf16')}, which this machine's kernels support, or leave it out",
+                    hint=f"use --{flag.replace('fp16', 'bf16')}, or leave it out",
                 )
 
     def _apply_warmup_ratio(self, ratio: float) -> None:
         if not 0 <= ratio <= 1:
             raise UsageError(f"--warmup_ratio {ratio}: a share of the steps lies between 0 and 1")
         # An explicit number of steps has always won. transformers reads a fraction below 1 as a ratio.
-        if self.warmup_steps == 0:
+        if not getattr(self, "warmup_steps", 0):
             self.warmup_steps = min(ratio, 1 - 1e-9)
 
     @cached_property

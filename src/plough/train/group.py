@@ -65,7 +65,7 @@ def ensure_group(identity: WorkerIdentity, backend: str, timeout: timedelta) -> 
             if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
                 raise LaunchError(
                     f"rank {identity.rank}: port {where} is taken by another program: {text}",
-                    hint="another job on this host? unset MASTER_PORT to have a free one chosen, or change it",
+                    hint="another job here? unset MASTER_PORT to have a free one chosen, or change it",
                 ) from error
             raise LaunchError(
                 f"rank {identity.rank} of {identity.world_size} could not join the others at {where} "
@@ -137,7 +137,7 @@ def all_cpus_allowed() -> Iterator[None]:
         os.sched_setaffinity(0, narrow)
 
 
-def default_store() -> dist.Store:
+def default_store() -> torch._C._distributed_c10d.Store:
     """The default group's key-value store. The one place that touches this private name of torch."""
-    store: dist.Store = torch.distributed.distributed_c10d._get_default_store()
+    store: torch._C._distributed_c10d.Store = torch.distributed.distributed_c10d._get_default_store()
     return store

@@ -100,7 +100,9 @@ class Guard:
             mine = _fingerprint(optimizer)
             if mine is not None:
                 key = f"plough/replica/{len(self._seen)}"
-                default_store().set(f"{key}/{self.contract.identity.rank}", msgspec.json.encode(mine).decode())
+                default_store().set(
+                    f"{key}/{self.contract.identity.rank}", msgspec.json.encode(mine).decode()
+                )
                 self._pending[key] = self.steps
         for key, since in list(self._pending.items()):
             names = [f"{key}/{rank}" for rank in range(self.world_size)]

@@ -17,7 +17,14 @@ from plough.contract import Contract, MemoryPolicy, WorkerIdentity
 from plough.errors import ContractError
 from plough.report import RankFacts
 
-__all__ = ["check_before_torch", "check_threads", "collect_facts", "identity_of_this_process", "library_behind", "memory_in_force"]
+__all__ = [
+    "check_before_torch",
+    "check_threads",
+    "collect_facts",
+    "identity_of_this_process",
+    "library_behind",
+    "memory_in_force",
+]
 
 _GET_MEMPOLICY = {"x86_64": 239, "aarch64": 236, "riscv64": 236, "ppc64le": 260}
 _MODES = {0: "first touch", 1: "preferred", 2: "bound", 3: "interleaved", 4: "local", 5: "preferred (many)"}
@@ -29,11 +36,13 @@ def check_before_torch(contract: Contract) -> None:
     Raises ContractError naming what differs from the plan.
     """
     rank = contract.identity.rank
-    if contract.cpus and not any("could not be bound" in p and p.startswith("cores") for p in contract.problems):
+    if contract.cpus and not any(
+        "could not be bound" in p and p.startswith("cores") for p in contract.problems
+    ):
         found = os.sched_getaffinity(0)
         if found != set(contract.cpus):
             raise ContractError(
-                f"rank {rank} was planned for cores {_join(contract.cpus)} and runs on {_join(sorted(found))}",
+                f"rank {rank} was planned for cores {_join(contract.cpus)}; it is on {_join(sorted(found))}",
                 hint="something between `plough exec` and Python changed the affinity: a wrapper, taskset, "
                 "or a sitecustomize",
             )
@@ -149,7 +158,9 @@ def memory_in_force() -> str:
         return f"unknown ({os.strerror(ctypes.get_errno())})"
     nodes = [i for i in range(len(mask) * 64) if mask[i // 64] >> (i % 64) & 1]
     words = _MODES.get(mode.value & 0xFF, f"mode {mode.value}")
-    return words if not nodes else str(MemoryPolicy(mode="bind", nodes=tuple(nodes))).replace("bind", words, 1)
+    return (
+        words if not nodes else str(MemoryPolicy(mode="bind", nodes=tuple(nodes))).replace("bind", words, 1)
+    )
 
 
 def _openmp(path: str | None) -> str:

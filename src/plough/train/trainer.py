@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from transformers.trainer import Trainer as _TransformersTrainer
+from transformers.trainer_callback import ProgressCallback, TrainerCallback
 
 from plough._version import __version__
 from plough.contract import Contract, Env
@@ -21,8 +23,6 @@ from plough.train.group import check_group
 from plough.train.guard import active_guard
 from plough.train.inforce import identity_of_this_process
 from plough.train.progress import TrainingBar
-from transformers.trainer import Trainer as _TransformersTrainer
-from transformers.trainer_callback import ProgressCallback, TrainerCallback
 
 __all__ = ["Trainer"]
 
@@ -34,14 +34,12 @@ class Trainer(_TransformersTrainer):  # type: ignore[misc]
     A saved folder also holds training_args.json and plough.json (the contract and plan of the run).
     """
 
-    @functools.wraps(_TransformersTrainer.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(TrainingBar)
         self.add_callback(_TellGuard)
 
-    @functools.wraps(_TransformersTrainer.train)
     def train(self, *args: Any, **kwargs: Any) -> Any:
         check_group(identity_of_this_process())
         return super().train(*args, **kwargs)
@@ -50,6 +48,11 @@ class Trainer(_TransformersTrainer):  # type: ignore[misc]
         super()._save(output_dir, state_dict)
         if self.args.should_save:
             save_run(Path(output_dir or self.args.output_dir), self.args)
+
+
+# Libraries read these signatures to learn what the installed Trainer takes.
+functools.update_wrapper(Trainer.__init__, _TransformersTrainer.__init__)
+functools.update_wrapper(Trainer.train, _TransformersTrainer.train)
 
 
 class _TellGuard(TrainerCallback):  # type: ignore[misc]

@@ -105,7 +105,7 @@ def best_answers(
     """One prediction per example, in the examples' order.
 
     start_logits, end_logits: [W, L]; columns beyond the windows' L are ignored.
-    n_best_size: candidates kept per example, at most (one more when "no answer" would not be among them).
+    n_best_size: candidates kept per example, at most; one more where "no answer" or a span would be missing.
     max_answer_length: in tokens, start and end included.
     allow_no_answer: SQuAD v2.0. The score of "no answer" is the lowest, over an example's windows, of the
         null token's start logit + end logit: the context as a whole has no answer only if no part has.
@@ -276,7 +276,8 @@ def _predict(
         null_odds = null_start + null_end - best_span
         listed.append(("", 0, 0, null_start, null_end))
         listed.sort(key=lambda item: -(item[3] + item[4]))
-        if len(listed) > n_best and listed[-1][0]:
+        # Both kinds stay listed, whatever n_best: a threshold may prefer either.
+        if len(listed) > n_best > 1 and listed[-1][0]:
             listed.pop()
     if not listed:
         listed = [("", 0, 0, 0.0, 0.0)]

@@ -33,7 +33,7 @@ def json_questions(stream: TextIO, path: Path) -> tuple[str, Iterator[RawQuestio
     line = head.count("\n") + 1
     try:
         value = _loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         rest = stream.read()
         return _document(_parse(head + first + rest, path), path)
     following = stream.readline()

@@ -93,8 +93,8 @@ def parquet_questions(path: Path) -> tuple[str, Iterator[RawQuestion]]:
 
 def _parquet_rows(path: Path) -> Iterator[RawQuestion]:
     # Only who has parquet pays for loading it. It has no types.
-    import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     number = 0
     try:
