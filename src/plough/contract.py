@@ -68,6 +68,7 @@ class Env:
 
     # Terminals
     NO_COLOR = "NO_COLOR"
+    TQDM_POSITION = "TQDM_POSITION"
 
     # Plough's own
     PLOUGH_CONTRACT = "PLOUGH_CONTRACT"  # JSON of Contract; set by the shim, read by the worker
@@ -112,11 +113,8 @@ class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             return _read(
                 env, "openmpi", Env.OMPI_RANK, Env.OMPI_SIZE, Env.OMPI_LOCAL_RANK, Env.OMPI_LOCAL_SIZE
             )
-        if Env.PMI_RANK in env and Env.PMI_SIZE in env and Env.SLURM_PROCID not in env:
-            return _read(
-                env, "intel-mpi", Env.PMI_RANK, Env.PMI_SIZE, Env.MPI_LOCALRANKID, Env.MPI_LOCALNRANKS
-            )
-        if Env.MPI_LOCALRANKID in env and Env.PMI_RANK in env:  # hydra inside a Slurm allocation
+        # srun sets PMI_RANK too (--mpi=pmi2); hydra inside a Slurm allocation is known by its local rank.
+        if Env.PMI_RANK in env and (Env.MPI_LOCALRANKID in env or Env.SLURM_PROCID not in env):
             return _read(
                 env, "intel-mpi", Env.PMI_RANK, Env.PMI_SIZE, Env.MPI_LOCALRANKID, Env.MPI_LOCALNRANKS
             )
@@ -129,7 +127,7 @@ class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 local_world_size=_slurm_local_size(env),
                 launcher="slurm",
             )
-        if Env.RANK in env and Env.WORLD_SIZE in env:
+        if Env.RANK in env or env.get(Env.WORLD_SIZE, "1") != "1":
             return cls(
                 rank=_number(env, Env.RANK),
                 world_size=_number(env, Env.WORLD_SIZE),
@@ -203,7 +201,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return None
         try:
             return msgspec.json.decode(text, type=cls)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        except (msgspec.DecodeError, UnicodeError) as error:
             raise ContractError(
                 f"{Env.PLOUGH_CONTRACT} is garbled: {error}",
                 hint="it is set by `plough exec` of the same version; do not set it by hand",
@@ -238,7 +236,7 @@ def _slurm_local_size(env: Mapping[str, str]) -> int:
     """This node's entry of e.g. "2(x3),1": two tasks on each of three nodes, one on the fourth."""
     sizes = list(_expand(env.get(Env.SLURM_STEP_TASKS_PER_NODE, "")))
     node = _number(env, Env.SLURM_NODEID, 0)
-    if node >= len(sizes):
+    if not 0 <= node < len(sizes):
         raise ContractError(
             f"{Env.SLURM_STEP_TASKS_PER_NODE}={env.get(Env.SLURM_STEP_TASKS_PER_NODE)!r} "
             f"has no entry for node {node}",
@@ -253,4 +251,7 @@ def _expand(text: str) -> Iterator[int]:
         try:
             yield from [int(size)] * int(repeat.rstrip(")") or 1)
         except ValueError:
-            raise ContractError(f"{Env.SLURM_STEP_TASKS_PER_NODE}={text!r} cannot be read") from None
+            raise ContractError(
+                f"{Env.SLURM_STEP_TASKS_PER_NODE}={text!r} cannot be read",
+                hint="srun sets it, e.g. to 2(x3),1; do not set it by hand",
+            ) from None

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from plough.contract import Contract
 from plough.errors import LaunchError
 from plough.files import write_text_atomic
 
 __all__ = ["RankFacts", "ranges", "read_facts", "render_block", "write_facts"]
+
+
+SHOWN = 16
+"""Ranks whose cores the block lists."""
 
 
 class RankFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,24 +57,25 @@ def read_facts(folder: Path) -> list[RankFacts]:
     for path in folder.glob("facts-*.json"):
         try:
             found.append(msgspec.json.decode(path.read_bytes(), type=RankFacts))
-        except (msgspec.DecodeError, OSError) as error:
+        except (msgspec.DecodeError, UnicodeError, OSError) as error:
             raise LaunchError(f"{path}: {error}") from error
     return sorted(found, key=lambda facts: facts.rank)
 
 
-def render_block(facts: Sequence[RankFacts], contract: Contract | None = None) -> str:
-    """The end-of-job block, equal facts of different ranks said once."""
-    first = facts[0]
+def render_block(facts: Sequence[RankFacts]) -> str:
+    """The end-of-job block of at least one rank's facts; what is the same for all ranks is said once."""
+    first, ranks = facts[0], [f.rank for f in facts]
     hosts = list(dict.fromkeys(f.host for f in facts))
+    more = f"; and {len(facts) - SHOWN} more ranks" if len(facts) > SHOWN else ""
     rows = [
         ("ranks", f"{len(facts)} on {', '.join(hosts)}"),
         ("group", f"world size {first.world_size}, backend {first.backend or 'none (one process)'}"),
-        ("device", _same([f.device for f in facts])),
-        ("threads", _same([str(f.threads) for f in facts]) + " per rank"),
-        ("cores", "; ".join(f"rank {f.rank}: {ranges(f.cpus)}" for f in facts[:16])),
-        ("memory", _same([f.memory for f in facts])),
-        ("OpenMP", _same([f.openmp for f in facts])),
-        ("allocator", _same([f.allocator for f in facts])),
+        ("device", _same(ranks, [f.device for f in facts])),
+        ("threads", _same(ranks, [f"{f.threads} per rank" for f in facts])),
+        ("cores", "; ".join(f"rank {f.rank}: {ranges(f.cpus)}" for f in facts[:SHOWN]) + more),
+        ("memory", _same(ranks, [f.memory for f in facts])),
+        ("OpenMP", _same(ranks, [f.openmp for f in facts])),
+        ("allocator", _same(ranks, [f.allocator for f in facts])),
     ]
     if first.precision:
         rows.append(("precision", first.precision))
@@ -83,17 +87,22 @@ def render_block(facts: Sequence[RankFacts], contract: Contract | None = None) -
     return "\n".join(["what ran", *(f"  {name:<10} {value}" for name, value in rows)])
 
 
-def _same(values: Sequence[str]) -> str:
-    distinct = list(dict.fromkeys(values))
-    if len(distinct) == 1:
-        return distinct[0]
-    return "; ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
+def _same(ranks: Sequence[int], values: Sequence[str]) -> str:
+    """The one value all ranks have, or each of the values with its ranks."""
+    groups: dict[str, list[int]] = {}
+    for rank, value in zip(ranks, values, strict=True):
+        groups.setdefault(value, []).append(rank)
+    if len(groups) == 1:
+        return values[0]
+    return "; ".join(
+        f"rank{'s' * (len(those) > 1)} {ranges(those)}: {value}" for value, those in groups.items()
+    )
 
 
 def ranges(cpus: Sequence[int]) -> str:
     """Numbers as people write them: (0, 1, 2, 5) -> "0-2,5"; none at all -> "not bound"."""
     parts: list[list[int]] = []
-    for cpu in sorted(cpus):
+    for cpu in sorted(set(cpus)):
         if parts and cpu == parts[-1][1] + 1:
             parts[-1][1] = cpu
         else:

@@ -143,7 +143,7 @@ def test_dev_is_held_out(files: Path, dataset: Any, demo: Any) -> None:
     assert asked - trained == set(demo.DEV_ONLY)
     known = {q.text for story in dataset.train for q in story.questions}
     new = [q.text not in known for story in dataset.dev for q in story.questions]
-    assert sum(new) / len(new) > 0.6  # the wording itself is new for most dev questions
+    assert sum(new) / len(new) > 0.6  # no table of train questions helps
 
 
 def test_most_answers_have_a_rival_of_their_kind(dataset: Any) -> None:
@@ -212,9 +212,9 @@ def overlap_then_kind(question: str, context: str) -> str:
     return found[0] if found else overlap_then_longest(question, context)
 
 
-# Measured on dev: ? (first of the kind), ? (overlap, longest span), ? (overlap, then the kind).
+# Measured on dev: 6.3, 19.9 and 30.0.
 @pytest.mark.parametrize(
-    ("baseline", "ceiling"), [(first_of_the_kind, 25), (overlap_then_longest, 25), (overlap_then_kind, 45)]
+    ("baseline", "ceiling"), [(first_of_the_kind, 25), (overlap_then_longest, 30), (overlap_then_kind, 45)]
 )
 def test_cheap_tricks_do_not_answer(
     files: Path,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from plough.contract import Env
 from plough.errors import LaunchError
 from plough.launchers.base import Command, Rendered, job_environment
 from plough.plan import LaunchPlan
@@ -32,5 +33,5 @@ def render_local(plan: LaunchPlan, command: Command, *, machine: Machine, job_di
         "--no-python",
     ]
     # Set here, torchrun neither warns nor decides; each rank's shim sets the planned value.
-    environment["OMP_NUM_THREADS"] = str(plan.ranks[0].threads)
+    environment[Env.OMP_NUM_THREADS] = str(plan.ranks[0].threads)
     return Rendered(launcher="local", argv=(*agent, *command.exec_argv()), environment=environment)

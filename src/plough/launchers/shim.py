@@ -64,6 +64,9 @@ def become_rank(command: Command) -> None:
     environment |= replace(contract, problems=tuple(problems)).to_env()
     environment[Env.PLOUGH_COMPAT] = "1" if command.compat else "0"
     environment.setdefault("PYTHONUNBUFFERED", "1")
+    if job:
+        # A bar inside a bar moves the cursor up a line, which lines from other ranks make the wrong one.
+        environment.setdefault(Env.TQDM_POSITION, "0")
     target = ["-m", command.target] if command.module else [command.target]
     argv = [sys.executable, "-m", "plough.worker", *target, *command.arguments]
     os.execve(sys.executable, argv, {**os.environ, **environment})  # noqa: S606

@@ -27,16 +27,19 @@ GLIBC_MALLOC = {
 JEMALLOC_CONF = (
     "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"
 )
+ALLOCATORS = ("malloc", "hoard")
+OPENMP = ("libiomp5", "libomp", "libgomp")
+THREADS = (Env.OMP_NUM_THREADS, Env.MKL_NUM_THREADS)
 BINDING = (Env.OMP_PROC_BIND, Env.OMP_PLACES, Env.GOMP_CPU_AFFINITY, Env.KMP_AFFINITY)
 
 WATCHED = (
-    Env.OMP_NUM_THREADS,
-    Env.MKL_NUM_THREADS,
+    *THREADS,
     *BINDING,
     Env.KMP_BLOCKTIME,
     Env.LD_PRELOAD,
     *GLIBC_MALLOC,
     Env.MALLOC_CONF,
+    Env.TCMALLOC_LARGE_ALLOC,
     Env.CCL_WORKER_COUNT,
     Env.CCL_WORKER_AFFINITY,
     Env.I_MPI_PIN,
@@ -68,6 +71,10 @@ class _Settings:
             value, why = self.user[name], "set by you; kept"
         self.items.append(Setting(name=name, value=value, why=why))
 
+    def value(self, name: str) -> str:
+        """What `name` was set to by the last `add`."""
+        return next(item.value for item in reversed(self.items) if item.name == name)
+
     def keep(self, *names: str) -> bool:
         """Take over those of a family the user set; True if there were any."""
         mine = [name for name in names if name in self.user]
@@ -85,65 +92,94 @@ def rank_environment(
     """
     share = shares[local_rank]
     settings, warnings = _Settings(dict(request.user_environment)), list[str]()
-    threads = _threads(settings, share, warnings)
-    preloads = _preloads(machine, request, settings)
-    _openmp(settings, share, threads, intel=any("libiomp5" in path for path in preloads))
+    threads = _threads(settings, request, share, warnings)
+    # ld.so takes colons and blanks.
+    own = settings.user.pop(Env.LD_PRELOAD, "").replace(":", " ").split()
+    preloads = _preloads(machine.software, request, own)
+    _openmp(settings, share, threads, intel=_holds((*own, *preloads), "libiomp5"))
     if request.allocator != "none":
-        _allocator(settings, preloads)
-    if preloads:
-        paths = [*filter(None, settings.user.pop(Env.LD_PRELOAD, "").split(":")), *preloads]
+        _allocator(settings, (*own, *preloads))
+    if own or preloads:
         found = " and ".join(_library_name(path) for path in preloads)
-        settings.add(Env.LD_PRELOAD, ":".join(dict.fromkeys(paths)), f"{found} found on this machine")
-    else:
-        settings.keep(Env.LD_PRELOAD)
-    if len(shares) * hosts > 1:
+        why = "set by you; kept" if not found else f"{found} found here" + (", after yours" if own else "")
+        settings.add(Env.LD_PRELOAD, ":".join(dict.fromkeys((*own, *preloads))), why)
+    if len(shares) + request.other_ranks > 1 or hosts > 1:
         _communication(settings, request, shares, hosts)
     return RankEnvironment(
         threads=threads, preloads=preloads, settings=tuple(settings.items), warnings=tuple(warnings)
     )
 
 
-def _threads(settings: _Settings, share: Share, warnings: list[str]) -> int:
-    text = settings.user.get(Env.OMP_NUM_THREADS)
-    settings.add(Env.OMP_NUM_THREADS, str(share.threads), "one compute thread per core of the rank")
-    if text is None:
-        return share.threads
-    try:
-        # OMP_NUM_THREADS may be a list, one entry per nesting level; the first is the one that counts.
-        threads = int(text.split(",")[0])
-        if threads < 1:
-            raise ValueError
-    except ValueError:
+def _threads(settings: _Settings, request: PlanRequest, share: Share, warnings: list[str]) -> int:
+    """The number of threads in force: the user's if they set one, else the share's."""
+    given = {name: settings.user[name] for name in THREADS if name in settings.user}
+    numbers = {name: _positive(name, text) for name, text in given.items()}
+    if len(set(numbers.values())) > 1:
+        # torch starts from MKL's number where it is built with MKL, whatever OMP_NUM_THREADS says.
         raise PlanError(
-            f"OMP_NUM_THREADS={text!r} is not a positive whole number", hint="unset it, or set it to one"
-        ) from None
+            " and ".join(f"{name}={text}" for name, text in given.items()) + " contradict each other",
+            hint=f"unset {Env.MKL_NUM_THREADS}, or set both to the same number",
+        )
+    if not numbers:
+        settings.add(Env.OMP_NUM_THREADS, str(share.threads), "one compute thread per core of the rank")
+        return share.threads
+    name, threads = next(iter(numbers.items()))
+    settings.add(Env.OMP_NUM_THREADS, str(threads), f"as {name}, set by you")
+    settings.keep(Env.MKL_NUM_THREADS)
+    set_to = f"{name}={given[name]}"
+    if request.threads is not None:
+        if request.threads != threads:
+            raise PlanError(
+                f"--threads {request.threads} and {set_to} contradict each other",
+                hint=f"unset {name}, or leave --threads out",
+            )
+        return threads
     cores = len(share.cpus) or share.threads
     if threads > cores:
         warnings.append(
-            f"OMP_NUM_THREADS={threads} on {cores} core{'s' * (cores > 1)} per rank: "
-            f"{threads / cores:.3g} threads will take turns on each core; {share.threads} is right here"
+            f"{set_to} on {cores} core{'s' * (cores > 1)} per rank: threads take turns on a core, "
+            f"and each step waits for the slowest; {share.threads} would be right here"
         )
     elif 2 * threads <= cores:
         warnings.append(
-            f"OMP_NUM_THREADS={threads} leaves {cores - threads} of {cores} cores per rank idle; "
-            f"{share.threads} is right here"
+            f"{set_to} leaves {cores - threads} of {cores} cores per rank idle; "
+            f"{share.threads} would be right here"
         )
     return threads
 
 
-def _preloads(machine: Machine, request: PlanRequest, settings: _Settings) -> tuple[str, ...]:
-    software = machine.software
-    own = settings.user.get(Env.LD_PRELOAD, "")
+def _positive(name: str, text: str) -> int:
+    try:
+        # OMP_NUM_THREADS may be a list, one entry per nesting level; the first is the one that counts.
+        number = int(text.split(",")[0])
+        if number < 1:
+            raise ValueError
+    except ValueError:
+        raise PlanError(
+            f"{name}={text!r} is not a positive whole number", hint="unset it, or set it to one"
+        ) from None
+    return number
+
+
+def _preloads(software: Software, request: PlanRequest, own: list[str]) -> tuple[str, ...]:
     chosen = [_pick_allocator(software, request.allocator, own), _pick_openmp(software, request.openmp, own)]
     return tuple(path for path in chosen if path is not None)
 
 
-def _pick_allocator(software: Software, wanted: str, own: str) -> str | None:
+def _pick_allocator(software: Software, wanted: str, own: list[str]) -> str | None:
     if wanted not in ("auto", "tcmalloc", "jemalloc", "glibc", "none"):
         raise PlanError(f"--allocator {wanted}: unknown", hint="one of auto, tcmalloc, jemalloc, glibc, none")
+    theirs = next((path for path in own if _holds([path], *ALLOCATORS)), None)
+    if theirs is not None:
+        # Two allocators in one process: the first answers, the other's settings would be for nothing.
+        if wanted in ("auto", "none") or wanted in _file_name(theirs):
+            return None
+        raise PlanError(
+            f"--allocator {wanted} and LD_PRELOAD={theirs} contradict each other",
+            hint="take it out of LD_PRELOAD, or leave --allocator out",
+        )
     if wanted == "auto":
-        taken = any(name in own for name in ("malloc", "libhoard"))
-        return None if taken else software.tcmalloc or software.jemalloc
+        return software.tcmalloc or software.jemalloc
     if wanted in ("glibc", "none"):
         return None
     path = software.tcmalloc if wanted == "tcmalloc" else software.jemalloc
@@ -156,10 +192,18 @@ def _pick_allocator(software: Software, wanted: str, own: str) -> str | None:
     return path
 
 
-def _pick_openmp(software: Software, wanted: str, own: str) -> str | None:
+def _pick_openmp(software: Software, wanted: str, own: list[str]) -> str | None:
     if wanted not in ("auto", "intel", "gnu"):
         raise PlanError(f"--openmp {wanted}: unknown", hint="one of auto, intel, gnu")
-    if wanted == "gnu" or "libiomp5" in own or "libomp" in own:
+    theirs = next((path for path in own if _holds([path], *OPENMP)), None)
+    if theirs is not None:
+        if wanted == "auto" or ("libgomp" in _file_name(theirs)) == (wanted == "gnu"):
+            return None
+        raise PlanError(
+            f"--openmp {wanted} and LD_PRELOAD={theirs} contradict each other",
+            hint="take it out of LD_PRELOAD, or leave --openmp out",
+        )
+    if wanted == "gnu":
         return None
     if wanted == "intel" and software.intel_openmp is None:
         raise PlanError(
@@ -187,24 +231,29 @@ def _openmp(settings: _Settings, share: Share, threads: int, *, intel: bool) -> 
         settings.add(Env.KMP_BLOCKTIME, "1", "waiting threads sleep after 1 ms instead of 200")
 
 
-def _allocator(settings: _Settings, preloads: tuple[str, ...]) -> None:
-    if any("tcmalloc" in path for path in preloads):
+def _allocator(settings: _Settings, preloads: Sequence[str]) -> None:
+    if _holds(preloads, "tcmalloc"):
         settings.add(Env.TCMALLOC_LARGE_ALLOC, str(1 << 40), "no report for each large tensor")
-    elif any("jemalloc" in path for path in preloads):
+    elif _holds(preloads, "jemalloc"):
         settings.add(Env.MALLOC_CONF, JEMALLOC_CONF, "freed tensors stay mapped")
-    elif not settings.keep(*GLIBC_MALLOC) and "malloc" not in settings.user.get(Env.LD_PRELOAD, ""):
+    elif not settings.keep(*GLIBC_MALLOC) and not _holds(preloads, *ALLOCATORS):
         for name, value in GLIBC_MALLOC.items():
-            settings.add(name, value, "freed tensors stay mapped: no page faults each step")
+            settings.add(name, value, "freed tensors stay mapped")
 
 
 def _communication(settings: _Settings, request: PlanRequest, shares: Sequence[Share], hosts: int) -> None:
     settings.add(Env.CCL_WORKER_COUNT, str(request.ccl_worker_count), "oneCCL threads per rank")
-    helpers = [share.helper_cpu for share in shares for _ in range(request.ccl_worker_count)]
-    if None not in helpers:
-        settings.add(
-            Env.CCL_WORKER_AFFINITY, ",".join(map(str, helpers)), "each rank's, beside its compute threads"
-        )
-    settings.add(Env.I_MPI_PIN, "0", "placement is this plan's, not MPI's")
+    text = settings.value(Env.CCL_WORKER_COUNT)
+    workers = range(int(text) if text.isdecimal() else 0)
+    helpers = [s.helper_cpus[i % len(s.helper_cpus)] for s in shares if s.helper_cpus for i in workers]
+    # oneCCL wants an entry for every worker of every rank of the host, or none at all.
+    if helpers and len(helpers) == len(shares) * len(workers) and request.other_ranks == 0:
+        computing = {cpu for share in shares for cpu in share.cpus}
+        where = "a core that computes too" if computing & set(helpers) else "cores that do not compute"
+        settings.add(Env.CCL_WORKER_AFFINITY, ",".join(map(str, helpers)), where)
+    else:
+        settings.keep(Env.CCL_WORKER_AFFINITY)
+    settings.add(Env.I_MPI_PIN, "0", "this plan places ranks, not MPI")
     if hosts == 1:
         settings.add(Env.MASTER_ADDR, "127.0.0.1", "all ranks are on this host")
         settings.add(Env.GLOO_SOCKET_IFNAME, "lo", "all ranks are on this host")
@@ -213,7 +262,15 @@ def _communication(settings: _Settings, request: PlanRequest, shares: Sequence[S
     settings.keep(Env.MASTER_PORT)
 
 
+def _holds(paths: Sequence[str], *parts: str) -> bool:
+    return any(part in _file_name(path) for path in paths for part in parts)
+
+
+def _file_name(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
 def _library_name(path: str) -> str:
-    name = path.rsplit("/", 1)[-1]
     known = {"libiomp5": "Intel OpenMP", "tcmalloc": "tcmalloc", "jemalloc": "jemalloc"}
+    name = _file_name(path)
     return next((title for part, title in known.items() if part in name), name)

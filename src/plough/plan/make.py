@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from plough.contract import MemoryPolicy
 from plough.errors import PlanError
-from plough.plan.binding import Share, share_host
+from plough.plan.binding import HostShares, Share, share_host
 from plough.plan.environment import rank_environment
 from plough.plan.plan import LaunchPlan, PlanRequest, RankPlan
 from plough.topology.machine import Machine
@@ -21,7 +21,7 @@ def make_plan(machines: Sequence[Machine], request: PlanRequest | None = None) -
     """
     request = request or PlanRequest()
     if not machines:
-        raise PlanError("a plan needs at least one machine")
+        raise PlanError("a plan needs at least one machine", hint="pass [probe()] to plan for this one")
     if request.memory not in ("bind", "first-touch"):
         raise PlanError(f"--memory {request.memory}: unknown", hint="one of bind, first-touch")
     hosts = len(machines) + request.other_hosts
@@ -31,8 +31,8 @@ def make_plan(machines: Sequence[Machine], request: PlanRequest | None = None) -
     for machine in machines:
         prefix = f"{machine.hostname}: " if len(machines) > 1 else ""
         host = share_host(machine, request)
-        reasons += [prefix + reason for reason in host.reasons]
-        warnings += [prefix + warning for warning in host.warnings]
+        reasons += [prefix + reason for reason in (*host.reasons, _memory_reason(machine, request, host.shares))]
+        warnings += [prefix + warning for warning in (*host.warnings, *_memory_warnings(machine, request, host))]
         for local_rank, share in enumerate(host.shares):
             environment = rank_environment(machine, request, host.shares, local_rank, hosts=hosts)
             warnings += [prefix + w for w in environment.warnings if prefix + w not in warnings]
@@ -58,8 +58,29 @@ def make_plan(machines: Sequence[Machine], request: PlanRequest | None = None) -
 
 def _memory(machine: Machine, request: PlanRequest, share: Share) -> MemoryPolicy:
     """Binding is worth something only where there is more than one node to be wrong about."""
-    allowed = set(machine.limits.nodes)
-    nodes = tuple(node for node in share.nodes if node in allowed)
+    nodes = tuple(node for node in share.nodes if node in machine.limits.nodes)
     if request.memory == "first-touch" or not share.cpus or len(machine.nodes) < 2 or not nodes:
         return MemoryPolicy(mode="first-touch")
     return MemoryPolicy(mode="bind", nodes=nodes)
+
+
+def _memory_reason(machine: Machine, request: PlanRequest, shares: Sequence[Share]) -> str:
+    if request.memory == "first-touch":
+        return "memory comes from the node of the thread that first touches it, as asked"
+    if len(machine.nodes) < 2:
+        return "there is one NUMA node, so memory needs no binding"
+    if not shares[0].cpus:
+        return "memory is not bound either: the kernel may move ranks from node to node"
+    return "memory comes from each rank's own NUMA nodes"
+
+
+def _memory_warnings(machine: Machine, request: PlanRequest, host: HostShares) -> list[str]:
+    """A cpuset may give cores of one node and memory of another."""
+    if request.memory == "first-touch" or len(machine.nodes) < 2:
+        return []
+    own = {node for share in host.shares if share.cpus for node in share.nodes}
+    barred = sorted(own - set(machine.limits.nodes))
+    if not barred:
+        return []
+    text = ", ".join(map(str, barred))
+    return [f"this process may not take memory from NUMA node {text}, where it may use cores: pages come from afar"]

@@ -22,7 +22,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     allocator: "auto", "tcmalloc", "jemalloc", "glibc" (tuned), "none" (as it is).
     openmp: "auto", "intel", "gnu". memory: "bind" or "first-touch".
     user_environment: variables the user set; kept, and warned about where they hurt.
-    other_hosts: hosts of the job that are planned elsewhere, each by itself (`plough exec`).
+    other_hosts, other_ranks: hosts of the job, and ranks of this host, that are planned elsewhere, each by
+    itself (`plough exec`).
     """
 
     ranks: int | None = None
@@ -38,10 +39,14 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ccl_worker_count: int = 1
     user_environment: dict[str, str] = {}
     other_hosts: int = 0
+    other_ranks: int = 0
 
 
 class Domain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Cores that share memory: a socket or a NUMA node. cpus: the first sibling of each usable core."""
+    """Cores that share memory: a socket or a NUMA node.
+
+    socket: its ordinal among the machine's sockets, from 0. cpus: the first sibling of each usable core.
+    """
 
     kind: str  # "socket" or "NUMA node"
     socket: int
@@ -58,7 +63,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One rank's place. `cpus` is empty when the rank is not bound on purpose (see the plan's notes)."""
+    """One rank's place.
+
+    sockets: ordinals among the machine's sockets, from 0, whatever the firmware calls them. nodes: NUMA
+    nodes by the kernel's numbers. cpus: logical CPUs, one per core; empty when the rank is not bound on
+    purpose (see the plan's reasons).
+    """
 
     rank: int
     local_rank: int

@@ -6,6 +6,7 @@ Each override is here with its reason; everything else is transformers'. Knows n
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -71,8 +72,10 @@ class TrainingArguments(_TransformersArguments):  # type: ignore[misc]
         if self.use_cpu:
             self._check_precision()
             self.dataloader_pin_memory = False  # there is no device to copy to
-        if self.warmup_ratio is not None:
-            self._apply_warmup_ratio(self.warmup_ratio)
+        if self.warmup_ratio is not None and not 0 <= self.warmup_ratio <= 1:
+            raise UsageError(
+                f"--warmup_ratio {self.warmup_ratio}: a share of the steps lies between 0 and 1"
+            )
         if self.group_by_length:
             self.train_sampling_strategy = "group_by_length"
         if self.use_ipex:
@@ -88,12 +91,12 @@ class TrainingArguments(_TransformersArguments):  # type: ignore[misc]
                     hint=f"use --{flag.replace('fp16', 'bf16')}, or leave it out",
                 )
 
-    def _apply_warmup_ratio(self, ratio: float) -> None:
-        if not 0 <= ratio <= 1:
-            raise UsageError(f"--warmup_ratio {ratio}: a share of the steps lies between 0 and 1")
-        # An explicit number of steps has always won. transformers reads a fraction below 1 as a ratio.
-        if not getattr(self, "warmup_steps", 0):
-            self.warmup_steps = min(ratio, 1 - 1e-9)
+    def get_warmup_steps(self, num_training_steps: int) -> int:
+        """Steps of linear warm-up out of `num_training_steps`; --warmup_steps wins over --warmup_ratio."""
+        if self.warmup_ratio is not None and not self.warmup_steps:
+            return math.ceil(num_training_steps * self.warmup_ratio)
+        steps: int = super().get_warmup_steps(num_training_steps)
+        return steps
 
     @cached_property
     def _setup_devices(self) -> torch.device:
@@ -104,12 +107,13 @@ class TrainingArguments(_TransformersArguments):  # type: ignore[misc]
         """
         identity = identity_of_this_process()
         wanted = self.ddp_backend
-        if self.use_cpu and identity.world_size > 1:
-            backend, said = torch_backend(wanted, "cpu")
-            if said is not None and identity.rank == 0:
-                _say_once(said)
-            ensure_group(identity, backend, self.ddp_timeout_delta)
-            self.ddp_backend = None
+        if self.use_cpu:
+            if identity.world_size > 1:
+                backend, said = torch_backend(wanted, "cpu")
+                if said is not None:
+                    _say_once(said)
+                ensure_group(identity, backend, self.ddp_timeout_delta)
+            self.ddp_backend = None  # accelerate would look for a group even for a process alone
         try:
             device: torch.device = super()._setup_devices
         finally:

@@ -81,7 +81,10 @@ class Guard:
             self.look_at_group()
             self._check_device(optimizer)
         if self.world_size > 1 and self._watch_replicas:
-            self._compare_replicas(optimizer)
+            try:
+                self._compare_replicas(optimizer)
+            except dist.DistError:  # a peer that is done may have taken the store with it
+                self._watch_replicas = False
 
     def _after_step(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         self.steps += 1

@@ -44,6 +44,16 @@ class Trainer(_TransformersTrainer):  # type: ignore[misc]
         check_group(identity_of_this_process())
         return super().train(*args, **kwargs)
 
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        """In order, always: transformers groups evaluation by length too, and predictions come back in
+        another order than the data they are for."""
+        strategy = self.args.train_sampling_strategy
+        self.args.train_sampling_strategy = "random"
+        try:
+            return super()._get_eval_sampler(eval_dataset)
+        finally:
+            self.args.train_sampling_strategy = strategy
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict)
         if self.args.should_save:

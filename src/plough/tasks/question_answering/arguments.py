@@ -31,6 +31,13 @@ class ModelArguments:
     token: str | None = field(
         default=None, metadata={"help": "Hub token; better left to HF_TOKEN or `hf auth login`."}
     )
+    dropout: float | None = field(
+        default=None,
+        metadata={
+            "help": "Dropout of all layers and of attention, 0 to 1 (default: the model's own). On CPUs "
+            "drawing the masks costs more than the arithmetic; short fine-tuning does without."
+        },
+    )
     trust_remote_code: bool = field(
         default=False, metadata={"help": "Run code that comes with the model. Only for models you trust."}
     )
@@ -122,10 +129,13 @@ def parse(argv: list[str]) -> tuple[ModelArguments, DataArguments, TrainingArgum
     if len(argv) == 1 and argv[0].endswith(".json"):
         try:
             found = parser.parse_json_file(argv[0])
-        except (OSError, ValueError) as error:
+        except (OSError, TypeError, ValueError) as error:  # TypeError: a required value is missing
             raise UsageError(f"{argv[0]}: {error}") from error
     else:
-        found = parser.parse_args_into_dataclasses(argv)
+        try:
+            found = parser.parse_args_into_dataclasses(argv)
+        except ValueError as error:  # transformers on values that do not go together
+            raise UsageError(str(error), hint="`plough train qa --help` explains each flag") from error
     model, data, training = found
     return model, data, training
 
@@ -139,8 +149,10 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
             close = difflib.get_close_matches(unknown[0], self.known, n=1, cutoff=0.7)
             hint = f"did you mean {close[0]}?" if close else "`plough train qa --help` lists all flags"
             raise UsageError(f"{unknown[0]}: no such flag", hint=hint)
-        found: tuple[object, ...] = super().parse_args_into_dataclasses(argv)
-        return found
+        *found, stray = super().parse_args_into_dataclasses(argv, return_remaining_strings=True)
+        if stray:
+            raise UsageError(f"{stray[0]}: neither a flag nor the value of one", hint="flags begin with --")
+        return tuple(found)
 
     def _knows(self, flag: str) -> bool:
         return flag in self._option_string_actions

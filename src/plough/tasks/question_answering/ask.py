@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import DataCollatorWithPadding
 
 from plough.errors import UsageError
 from plough.tasks.question_answering.examples import Example
-from plough.tasks.question_answering.features import WindowShape
+from plough.tasks.question_answering.features import RightPadding, WindowShape
 from plough.tasks.question_answering.model import load_model, load_tokenizer
 from plough.tasks.question_answering.spans import Prediction, best_answers
 from plough.tasks.question_answering.trainer import make_question_set
@@ -37,7 +36,7 @@ class Reader:
                 raise UsageError(f"the {name} is empty")
         example = Example(id="0", question=question, context=context)
         questions = make_question_set([example], self.tokenizer, self.shape)
-        collate = DataCollatorWithPadding(self.tokenizer)
+        collate = RightPadding(self.tokenizer)
         rows: list[dict[str, Any]] = list(questions.inputs)
         starts: list[torch.Tensor] = []
         ends: list[torch.Tensor] = []

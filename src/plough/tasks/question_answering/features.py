@@ -18,7 +18,7 @@ from plough.errors import UsageError
 from plough.tasks.question_answering.examples import Example
 from plough.tasks.question_answering.spans import Windows
 
-__all__ = ["WindowShape", "cut_windows", "train_dataset", "windows_of"]
+__all__ = ["RightPadding", "WindowShape", "cut_windows", "train_dataset", "windows_of"]
 
 LEAST_QUESTION = 8
 """A window must have room for a question of at least so many tokens."""
@@ -30,6 +30,21 @@ class WindowShape(msgspec.Struct, frozen=True, kw_only=True):
     length: int
     stride: int
     pad: bool = False
+
+
+class RightPadding:
+    """Collates windows into a batch padded on the right, whichever side the tokenizer pads.
+
+    Positions and offsets count from a window's first token: padding on the left would move every token.
+    """
+
+    def __init__(self, tokenizer: Any, *, multiple_of: int | None = None) -> None:
+        self.tokenizer, self.multiple_of = tokenizer, multiple_of
+
+    def __call__(self, windows: list[dict[str, Any]]) -> Any:
+        return self.tokenizer.pad(
+            windows, pad_to_multiple_of=self.multiple_of, padding_side="right", return_tensors="pt"
+        )
 
 
 def cut_windows(examples: Sequence[Example], tokenizer: Any, shape: WindowShape) -> dict[str, list[Any]]:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transformers import DataCollatorWithPadding, default_data_collator, set_seed
+from transformers import default_data_collator, set_seed
 from transformers.utils import logging as transformers_logging
 
 from plough.contract import Contract
@@ -18,8 +18,8 @@ from plough.errors import DataError, PloughError
 from plough.tasks.question_answering.arguments import DataArguments, ModelArguments, parse
 from plough.tasks.question_answering.card import write_card
 from plough.tasks.question_answering.data import read_split
-from plough.tasks.question_answering.features import WindowShape, train_dataset
-from plough.tasks.question_answering.model import load_model, load_tokenizer
+from plough.tasks.question_answering.features import RightPadding, WindowShape, train_dataset
+from plough.tasks.question_answering.model import has_idle_parameters, load_model, load_tokenizer
 from plough.tasks.question_answering.resume import starting_point
 from plough.tasks.question_answering.trainer import (
     AnswerOptions,
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     model_args, data_args, training = parse(argv)
     data_args.check(training)
     lead = training.process_index == 0
-    _quiet_others(lead)
+    _quiet(lead)
     folder = Path(training.output_dir)
     checkpoint, said = (
         starting_point(
@@ -70,7 +70,11 @@ def main(argv: list[str]) -> int:
     features = train_dataset(
         train, tokenizer, shape, workers=data_args.preprocessing_num_workers
     ) if train else None  # fmt: skip
-    model = load_model(model_args.model_name_or_path, config=model_args.config_name, **hub)
+    model = load_model(
+        model_args.model_name_or_path, config=model_args.config_name, dropout=model_args.dropout, **hub
+    )
+    if training.ddp_find_unused_parameters is None and features is not None:
+        training.ddp_find_unused_parameters = has_idle_parameters(model, features, tokenizer)
 
     trainer = QuestionAnsweringTrainer(
         model=model,
@@ -86,7 +90,7 @@ def main(argv: list[str]) -> int:
         processing_class=tokenizer,
         data_collator=default_data_collator
         if data_args.pad_to_max_length
-        else DataCollatorWithPadding(tokenizer, pad_to_multiple_of=PAD_TO),
+        else RightPadding(tokenizer, multiple_of=PAD_TO),
     )
     if features is not None:
         metrics = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None).metrics
@@ -156,15 +160,11 @@ def _finish(trainer: QuestionAnsweringTrainer, split: str, metrics: dict[str, An
     trainer.save_metrics(split, metrics)
 
 
-def _quiet_others(lead: bool) -> None:
-    """One rank speaks; the others would say the same."""
-    logging.basicConfig(
-        format="%(message)s", level=logging.INFO if lead else logging.ERROR, stream=sys.stderr
-    )
+def _quiet(lead: bool) -> None:
+    """One rank speaks, and not of files and weights: a new answer head is what fine-tuning is for."""
     logging.getLogger().setLevel(logging.WARNING if lead else logging.ERROR)
-    if not lead:
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
 
 
 def _say(lead: bool, *texts: str) -> None:

@@ -5,11 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoConfig, AutoModelForQuestionAnswering, AutoTokenizer
 
-from plough.errors import ModelError
+from plough.errors import ModelError, PloughError, UsageError
 
-__all__ = ["load_model", "load_tokenizer"]
+__all__ = ["has_idle_parameters", "load_model", "load_tokenizer", "set_dropout"]
+
+# Each family names its own; classifier and summary dropouts sit on heads that answers do not use.
+DROPOUTS = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob"),  # BERT and its kin
+    *("dropout", "attention_dropout", "activation_dropout"),  # DistilBERT, BART
+    *("resid_pdrop", "embd_pdrop", "attn_pdrop"),  # GPT-2
+    *("hidden_dropout", "embedding_dropout", "mlp_dropout"),  # ModernBERT and later
+)
 
 
 def load_tokenizer(name: str, **options: Any) -> Any:
@@ -23,16 +32,50 @@ def load_tokenizer(name: str, **options: Any) -> Any:
             f"{name}: its tokenizer has no fast version, and only those know character offsets",
             hint="transformers' list of fast tokenizers says which models have one",
         )
+    if tokenizer.pad_token is None:  # models attend to none, so any token will do
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
     return tokenizer
 
 
-def load_model(name: str, *, config: str | None = None, **options: Any) -> Any:
-    """A question answering model; its head is new where the folder has none. Raises ModelError."""
+def load_model(name: str, *, config: str | None = None, dropout: float | None = None, **options: Any) -> Any:
+    """A question answering model; its head is new where the folder has none.
+
+    dropout: probability for all layers and attention, instead of the model's own.
+    Raises ModelError, also when the model has no setting that a dropout could go into.
+    """
     try:
         loaded = AutoConfig.from_pretrained(config or name, **options)
+        if dropout is not None:
+            set_dropout(loaded, dropout)
         return AutoModelForQuestionAnswering.from_pretrained(name, config=loaded, **options)
+    except PloughError:
+        raise
     except Exception as error:
         raise _cannot_load("model", name, error) from error
+
+
+def set_dropout(config: Any, dropout: float) -> None:
+    """Set every dropout probability of a model's configuration. Raises ModelError, UsageError."""
+    if not 0 <= dropout < 1:
+        raise UsageError(f"--dropout {dropout}: a probability from 0 to below 1 is needed")
+    names = [name for name in DROPOUTS if isinstance(getattr(config, name, None), int | float)]
+    if not names:
+        raise ModelError(f"--dropout: the configuration of {config.model_type} has no dropout to set")
+    for name in names:
+        setattr(config, name, dropout)
+
+
+def has_idle_parameters(model: Any, features: Any, tokenizer: Any) -> bool:
+    """Whether some trainable parameter gets no gradient, found out with one short window.
+
+    DistributedDataParallel must look for such parameters each step, or must not, and has to be told.
+    """
+    names = [name for name in tokenizer.model_input_names if name in features.column_names]
+    names += ["start_positions", "end_positions"]
+    model(**{name: torch.tensor([features[0][name]]) for name in names}).loss.backward()
+    idle = any(p.requires_grad and p.grad is None for p in model.parameters())
+    model.zero_grad(set_to_none=True)
+    return idle
 
 
 def _cannot_load(what: str, name: str, error: Exception) -> ModelError:
