@@ -16,6 +16,8 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
+from msgspec.structs import replace
+
 from plough.contract import Contract, Env
 from plough.errors import PloughError, UsageError
 from plough.files import write_text_atomic
@@ -69,7 +71,7 @@ def _run(command: Command, contract: Contract, started: float) -> int:
         os.register_at_fork(after_in_child=lambda: _rebind(contract.cpus))
     from plough.train.guard import Guard
 
-    check_threads(contract)
+    contract = replace(contract, problems=contract.problems + check_threads(contract))
     if command.compat:
         compat.install()
     guard = Guard(contract)

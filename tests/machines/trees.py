@@ -7,8 +7,10 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
+from plough.topology import Machine
 from tests.machines.build import build
 from tests.machines.specs import SPECS
 
@@ -65,3 +67,9 @@ def unpacked(name: str) -> Iterator[Path]:
 def expected_file(name: str) -> Path:
     """The committed `Machine.to_json()` of the machine."""
     return HERE / f"{name}.json"
+
+
+@cache
+def described(name: str) -> Machine:
+    """The machine as its committed description has it, without laying out its tree."""
+    return Machine.load(expected_file(name))

@@ -56,7 +56,7 @@ def tiny_llama(*, seed: int = 0, vocabulary: int = VOCABULARY) -> LlamaForCausal
 
 
 def qa_rows(count: int, *, length: int = 16, seed: int = 0) -> list[dict[str, list[int] | int]]:
-    """Random tokens whose answer begins at the first token 5 and ends at the next: there is something to learn."""
+    """Random tokens; the answer is token 5 and the one after it, which can be learned."""
     generator = torch.Generator().manual_seed(seed)
     rows: list[dict[str, list[int] | int]] = []
     for _ in range(count):

@@ -190,14 +190,16 @@ def test_gradient_accumulation_is_a_larger_batch(tmp_path: Path) -> None:
     assert losses(parts.state.log_history) == pytest.approx(losses(large.state.log_history), abs=1e-5)
 
 
-def test_gradient_checkpointing_changes_nothing_but_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["activation_checkpointing", "gradient_checkpointing"])
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_checkpointing_activations_changes_nothing_but_memory(name: str, tmp_path: Path) -> None:
     calls = []
     runs = []
     for on in (False, True):
         model = tiny_bert(dropout=0.1)
         layer = model.bert.encoder.layer[0].intermediate.dense
         layer.register_forward_pre_hook(lambda _m, _i, on=on: calls.append(on))
-        trainer = make(tmp_path, model=model, max_steps=3, gradient_checkpointing=on)
+        trainer = make(tmp_path, model=model, max_steps=3, **{name: on})
         trainer.train()
         runs.append(losses(trainer.state.log_history))
     assert calls.count(True) == 2 * calls.count(False) == 6  # each layer is computed again on the way back

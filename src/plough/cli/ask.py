@@ -14,6 +14,7 @@ from plough.errors import DataError, UsageError
 __all__ = ["add_arguments", "run"]
 
 EPILOG = """\
+examples:
   plough ask --model out --question "Who?" --context "Ada did."
   plough ask --model out --context-file text.txt --question "Who?" --question "When?" --top 3
 """

@@ -9,7 +9,7 @@ from plough.errors import UsageError
 from plough.launchers import Command
 from plough.launchers.shim import become_rank
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "add_command", "add_command_arguments", "command_of", "run", "split_command"]
 
 EPILOG = """\
 It finds out which rank it is (mpirun, torchrun, srun, or RANK and WORLD_SIZE), binds this rank's cores and
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def add_command_arguments(parser: argparse.ArgumentParser) -> None:
-    """`[--no-compat] [-m] SCRIPT args...`, shared with `plough run`."""
+    """`[--no-compat] [-m] SCRIPT [ARG ...]`, shared with `plough run`."""
     parser.add_argument(
         "--no-compat",
         dest="compat",
@@ -38,23 +38,28 @@ def add_command_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave transformers' own Trainer and TrainingArguments to scripts that import them",
     )
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
-    parser.add_argument("script", metavar="SCRIPT", help="the Python script each rank runs")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
+    add_command(parser, "SCRIPT", "the Python script each rank runs, and its arguments")
+
+
+def add_command(parser: argparse.ArgumentParser, metavar: str, text: str) -> None:
+    """A name and everything after it, untouched: the script's own flags and `--` are not ours to read."""
+    parser.add_argument("command", nargs=argparse.PARSER, metavar=metavar, help=text)
+
+
+def split_command(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
+    """The name and the arguments that `add_command` took; a `--` in front of the name is dropped."""
+    words = options.command[1:] if options.command[0] == "--" else options.command
+    return words[0], tuple(words[1:])
 
 
 def command_of(options: argparse.Namespace) -> Command:
     """Raises UsageError for a script that is not there, before any rank starts."""
-    if not options.module and not Path(options.script).is_file():
+    target, arguments = split_command(options)
+    if not options.module and not Path(target).is_file():
         raise UsageError(
-            f"{options.script}: no such file",
-            hint="give the path of a Python script, or -m and the name of a module",
+            f"{target}: no such file", hint="give the path of a Python script, or -m and the name of a module"
         )
-    return Command(
-        target=options.script,
-        arguments=tuple(options.arguments),
-        module=options.module,
-        compat=options.compat,
-    )
+    return Command(target=target, arguments=arguments, module=options.module, compat=options.compat)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,9 +6,10 @@ import argparse
 import importlib
 import os
 import sys
+from typing import NoReturn
 
 from plough._version import __version__
-from plough.errors import PloughError
+from plough.errors import PloughError, UsageError
 
 __all__ = ["entry", "main"]
 
@@ -33,30 +34,17 @@ examples:
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Wrong flags read like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"`{self.prog} --help` shows what there is")
+
+
 def main(argv: list[str]) -> int:
     """Run one command line and return its exit code; PloughErrors are printed, never raised."""
-    parser = argparse.ArgumentParser(
-        prog="plough",
-        description="Train Hugging Face Transformers models on the CPUs you already have.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"plough {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    wanted = next((arg for arg in argv if not arg.startswith("-")), None)
-    for name, (module, summary) in VERBS.items():
-        child = verbs.add_parser(
-            name,
-            help=summary,
-            description=summary[0].upper() + summary[1:] + ".",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        if name == wanted:
-            importlib.import_module(module).add_arguments(child, name)
-    options = parser.parse_args(argv)
     try:
+        options = _parse(argv)
         code: int = importlib.import_module(VERBS[options.verb][0]).run(options)
         return code
     except PloughError as error:
@@ -68,6 +56,36 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    """Imports the wanted verb's module and no other, so that `plough plan` does not wait for torch."""
+    parser = _Parser(
+        prog="plough",
+        description="Train Hugging Face Transformers models on the CPUs you already have.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"plough {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    wanted = next((arg for arg in argv if not arg.startswith("-")), None)
+    children = {}
+    for name, (module, summary) in VERBS.items():
+        children[name] = child = verbs.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        if name == wanted:
+            importlib.import_module(module).add_arguments(child, name)
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        # By the verb's own parser, whose help is the one to look at.
+        children[options.verb].error(f"{unknown[0]}: no such option or argument here")
+    return options
 
 
 def entry() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -11,16 +13,24 @@ from rich.table import Table
 from rich.text import Text
 
 from plough.contract import Env
+from plough.errors import PloughError
 
 __all__ = ["emit", "note", "table", "warn"]
 
-PIPE_WIDTH = 110
+PIPE_WIDTH = 160
+"""Columns where there is no terminal: enough for every row of `plough plan` on one line."""
 
 
 def emit(text: str) -> None:
-    """Data, as it is, to stdout."""
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
-    sys.stdout.flush()
+    """Data, as it is, to stdout. Raises PloughError when it cannot be written (a full disk)."""
+    try:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python tries once more at exit
+        raise PloughError(f"standard output cannot be written: {error.strerror}") from error
 
 
 def note(text: str) -> None:
@@ -41,8 +51,9 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int 
         drawn.add_column(header, overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
-    width = None if sys.stdout.isatty() else PIPE_WIDTH
-    console = Console(width=width, color_system=None, highlight=False)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
+    # Into a text of its own: a console without a file writes to stdout even while it is captured.
+    console = Console(file=io.StringIO(), width=width - indent, color_system=None, highlight=False)
     with console.capture() as capture:
         console.print(drawn)
     lines = (" " * indent + line.rstrip() for line in capture.get().splitlines())

@@ -6,6 +6,7 @@ import argparse
 
 from plough.cli.options import add_plan_options, plan_request, user_settings
 from plough.cli.output import emit, table
+from plough.contract import Env
 from plough.plan import LaunchPlan, make_plan
 from plough.report import ranges
 from plough.topology import Machine, probe
@@ -13,10 +14,13 @@ from plough.topology import Machine, probe
 __all__ = ["add_arguments", "render", "run"]
 
 EPILOG = """\
+examples:
   plough probe --json > node.json          on a machine of the kind you will get
   plough plan --machine node.json          anywhere
 """
 LONG = 60
+"""Characters from which a list is shortened, and the entries of it that are shown."""
+HEAD, TAIL = 5, 2
 
 
 def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -70,11 +74,14 @@ def _settings(plan: LaunchPlan) -> list[tuple[str, str, str]]:
             continue
         rows.append((name, "", found[0][1].why))
         rows += [(f"  rank {rank}", _short(s.value), "") for rank, s in found]
-    if plan.world_size > 1 and "MASTER_PORT" not in names:
-        rows.append(("MASTER_PORT", "a free port", "chosen at launch"))
+    if plan.world_size > 1 and Env.MASTER_PORT not in names:
+        rows.append((Env.MASTER_PORT, "a free port", "chosen at launch"))
     return rows
 
 
 def _short(value: str) -> str:
     """Long lists of cores keep their ends; --json has them whole."""
-    return value if len(value) <= LONG or "," not in value else f"{value[:36]} ... {value[-18:]}"
+    parts = value.split(",")
+    if len(value) <= LONG or len(parts) <= HEAD + TAIL:
+        return value
+    return ",".join([*parts[:HEAD], "...", *parts[-TAIL:]])

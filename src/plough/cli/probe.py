@@ -6,7 +6,7 @@ import argparse
 
 from plough.cli.output import emit, table
 from plough.report import ranges
-from plough.topology import Machine, probe
+from plough.topology import Machine, Software, probe
 
 __all__ = ["add_arguments", "render", "run"]
 
@@ -43,7 +43,7 @@ def render(machine: Machine) -> str:
         ("tcmalloc", software.tcmalloc or "not found"),
         ("jemalloc", software.jemalloc or "not found"),
         ("Intel OpenMP", software.intel_openmp or "not found"),
-        ("mpirun", f"{software.mpirun} ({software.mpi_flavour})" if software.mpirun else "not found"),
+        ("mpirun", _mpi(software)),
     ]
     nodes = []
     for node in machine.nodes:
@@ -66,3 +66,9 @@ def render(machine: Machine) -> str:
 
 def _gib(size: int) -> str:
     return f"{size / GIB:.1f} GiB"
+
+
+def _mpi(software: Software) -> str:
+    if software.mpirun is None:
+        return "not found"
+    return f"{software.mpirun} ({software.mpi_flavour or 'of a kind Plough does not know'})"

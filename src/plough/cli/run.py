@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shutil
 import signal
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
-from plough.cli.exec import add_command_arguments, command_of
+from plough.cli.exec import add_command, add_command_arguments, command_of, split_command
 from plough.cli.options import add_plan_options, plan_request, user_settings
 from plough.cli.output import emit, note, warn
-from plough.errors import LaunchError
+from plough.errors import LaunchError, UsageError
 from plough.launchers import LAUNCHERS, Command, JobResult, Rendered, job_folder, submit
 from plough.plan import LaunchPlan, make_plan
 from plough.report import ranges, render_block
 from plough.tasks import TASKS
 from plough.topology import Machine, probe
+from plough.topology.software import mpi_flavour
 
 __all__ = ["add_arguments", "run"]
 
@@ -35,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         help="local: torch.distributed.elastic; mpi: the mpirun that is found (default: local)",
     )
     group.add_argument(
+        "--mpirun", metavar="PATH", help="the mpirun to use with --launcher mpi, instead of the one found"
+    )
+    group.add_argument(
         "--dry-run", action="store_true", help="print what would be started, and start nothing"
     )
     group.add_argument(
@@ -44,8 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         tasks = "".join(f"\n  {name:<4} {task.summary}" for name, task in TASKS.items())
         parser.usage = "plough train [placement and launching options] TASK [task arguments ...]"
         parser.epilog = f"tasks:{tasks}\n\n`plough train TASK --help` explains a task's arguments."
-        parser.add_argument("task", choices=sorted(TASKS), metavar="TASK", help="what to train")
-        parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="the task's arguments")
+        add_command(parser, "TASK", "what to train, and the task's arguments")
     else:
         parser.usage = "plough run [placement and launching options] [-m] SCRIPT [ARG ...]"
         add_command_arguments(parser)
@@ -53,13 +58,20 @@ def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.verb == "train":
-        task = TASKS[options.task]
-        if {"-h", "--help"} & set(options.arguments):
-            return int(importlib.import_module(task.module).main(list(options.arguments)))
-        command = Command(target=task.module, arguments=tuple(options.arguments), module=True)
+        name, arguments = split_command(options)
+        if name not in TASKS:
+            raise UsageError(f"{name}: no such task", hint=f"there is: {', '.join(sorted(TASKS))}")
+        task = TASKS[name]
+        if {"-h", "--help"} & set(arguments):
+            return int(importlib.import_module(task.module).main(list(arguments)))
+        command = Command(target=task.module, arguments=arguments, module=True)
     else:
         command = command_of(options)
-    machine = probe()
+    if options.mpirun is not None and options.launcher != "mpi":
+        raise UsageError(
+            f"--mpirun goes with --launcher mpi, not {options.launcher}", hint="add --launcher mpi"
+        )
+    machine = probe() if options.mpirun is None else _with_mpirun(probe(), options.mpirun)
     plan = make_plan([machine], plan_request(options, user_settings()))
     launcher = LAUNCHERS[options.launcher]
     if options.dry_run:
@@ -68,6 +80,14 @@ def run(options: argparse.Namespace) -> int:
     with job_folder() as folder:
         result = submit(launcher(plan, command, machine=machine, job_dir=folder), plan, folder)
     return _report(result, as_json=options.json)
+
+
+def _with_mpirun(machine: Machine, path: str) -> Machine:
+    mpirun = shutil.which(path)
+    if mpirun is None:
+        raise UsageError(f"--mpirun {path}: not a program", hint="give the path of an mpirun")
+    found = replace(machine.software, mpirun=mpirun, mpi_flavour=mpi_flavour(Path(mpirun)))
+    return replace(machine, software=found)
 
 
 def _dry_run(rendered: Rendered, plan: LaunchPlan, as_json: bool) -> int:
@@ -92,7 +112,7 @@ def _announce(plan: LaunchPlan, machine: Machine, launcher: str) -> None:
 def _report(result: JobResult, *, as_json: bool) -> int:
     if as_json:
         emit(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
-    elif result.facts:
+    elif result.facts and (result.code == 0 or any(f.steps for f in result.facts)):
         note(render_block(result.facts))
     if result.interrupted:
         note("interrupted; every rank has been ended")

@@ -22,17 +22,23 @@ def user_environment(names: Iterable[str], env: Mapping[str, str], *, proc: Path
     so a variable that the torchrun agent has added to its own later is not in it.
     """
     found = {name: env[name] for name in names if name in env}
-    if Env.TORCHELASTIC_RUN_ID in env and found.get(Env.OMP_NUM_THREADS) == "1":
-        try:
-            initial = (proc / "environ").read_bytes().split(b"\0")
-        except OSError:
-            return found
-        if not any(entry.startswith(b"OMP_NUM_THREADS=") for entry in initial):
-            del found[Env.OMP_NUM_THREADS]
-    if Env.TORCHELASTIC_RUN_ID in env:
-        # torchrun's own rendezvous, already right; not a wish about placement.
-        found.pop(Env.MASTER_PORT, None)
+    if Env.TORCHELASTIC_RUN_ID not in env:
+        return found
+    # torchrun's own rendezvous, already right; not a wish of the user's.
+    for name in (Env.MASTER_ADDR, Env.MASTER_PORT):
+        found.pop(name, None)
+    if found.get(Env.OMP_NUM_THREADS) == "1" and not _started_with(Env.OMP_NUM_THREADS, proc):
+        del found[Env.OMP_NUM_THREADS]
     return found
+
+
+def _started_with(name: str, proc: Path) -> bool:
+    """Whether a process was given the variable; True when that cannot be known."""
+    try:
+        initial = (proc / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return True
+    return any(entry.startswith(f"{name}=".encode()) for entry in initial)
 
 
 def bound_by_launcher(parent: int) -> bool:

@@ -42,8 +42,20 @@ def render_mpi(plan: LaunchPlan, command: Command, *, machine: Machine, job_dir:
             f"{mpirun}: not an Intel MPI, MPICH or Open MPI that Plough knows",
             hint="pip install 'plough[mpi]', or use --launcher local",
         )
+    program = _hydra_of(mpirun) if flavour == "intel" else mpirun
     return Rendered(
         launcher="mpi",
-        argv=(mpirun, *flags, *command.exec_argv()),
+        argv=(program, *flags, *command.exec_argv()),
         environment=job_environment(job_dir, {Env.I_MPI_PIN: "0"} if flavour == "intel" else None),
     )
+
+
+def _hydra_of(mpirun: str) -> str:
+    """Intel's mpirun is a script around mpiexec.hydra.
+
+    It looks for it on PATH, where a virtual environment need not be, and leaves it running when the script
+    is killed.
+    """
+    here = Path(mpirun)
+    beside = (folder / "mpiexec.hydra" for folder in (here.parent, here.resolve().parent))
+    return str(next((path for path in beside if os.access(path, os.X_OK)), here))

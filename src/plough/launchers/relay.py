@@ -13,6 +13,7 @@ import codecs
 import collections
 import contextlib
 import os
+import re
 import selectors
 import signal
 import socket
@@ -20,6 +21,7 @@ import time
 from pathlib import Path
 
 from plough.contract import Env
+from plough.errors import PloughError
 from plough.launchers.placement import die_with_parent
 from plough.launchers.records import RankRecord, write_record
 from plough.launchers.stdio import receive
@@ -29,6 +31,8 @@ __all__ = ["LineSplitter", "Screen", "watch_in_parent"]
 KEEP_LINES = 20
 BAR_EVERY = 10.0
 GRACE = 10.0
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_ENDING = re.compile(r"\r\n|\n|\r")
 
 
 class LineSplitter:
@@ -41,19 +45,15 @@ class LineSplitter:
     def feed(self, data: bytes, *, final: bool = False) -> list[tuple[str, bool]]:
         self._rest += self._decoder.decode(data, final)
         pieces: list[tuple[str, bool]] = []
-        while True:
-            ends = [i for i in (self._rest.find("\n"), self._rest.find("\r")) if i >= 0]
-            if not ends:
-                break
-            end = min(ends)
-            if self._rest[end] == "\r" and end + 1 == len(self._rest) and not final:
+        done = 0
+        for found in _ENDING.finditer(self._rest):
+            if found[0] == "\r" and found.end() == len(self._rest) and not final:
                 break  # a \n may follow
-            text, tail = self._rest[:end], self._rest[end:]
-            crlf = tail.startswith("\r\n")
-            self._rest = tail[2:] if crlf else tail[1:]
-            bar = tail[0] == "\r" and not crlf
+            text, bar = self._rest[done : found.start()], found[0] == "\r"
+            done = found.end()
             if text or not bar:
                 pieces.append((text, bar))
+        self._rest = self._rest[done:]
         # A bar draws "\rstate" and says nothing after it: what is left may be its newest state.
         if final and self._rest:
             pieces.append((self._rest, False))
@@ -114,8 +114,11 @@ def watch_in_parent(job_dir: Path, rank: int, world_size: int) -> None:
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     parent = os.getpid()
+    # Until the relay has its handlers, a signal to stop would end it without a record.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     pid = os.fork()
     if pid == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:  # it died before the kernel was asked
             os._exit(1)
@@ -126,10 +129,17 @@ def watch_in_parent(job_dir: Path, rank: int, world_size: int) -> None:
         return
     os.close(out_write)
     os.close(err_write)
-    os._exit(_watch(pid, (out_read, err_read), job_dir, rank, world_size))
+    os._exit(_watch(pid, (out_read, err_read), job_dir, rank, world_size, unblocked))
 
 
-def _watch(pid: int, fds: tuple[int, int], job_dir: Path, rank: int, world_size: int) -> int:
+def _watch(
+    pid: int,
+    fds: tuple[int, int],
+    job_dir: Path,
+    rank: int,
+    world_size: int,
+    unblocked: set[int | signal.Signals],
+) -> int:
     record = RankRecord(rank=rank, host=socket.gethostname(), pid=pid, relay_pid=os.getpid())
     _record(job_dir, record)
     asked: list[float] = []
@@ -138,8 +148,9 @@ def _watch(pid: int, fds: tuple[int, int], job_dir: Path, rank: int, world_size:
         asked.append(time.monotonic())
         _kill(pid, signal.SIGKILL if len(asked) > 2 else signal.SIGTERM)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _STOPPING:
         signal.signal(number, stop)
+    signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     live = os.environ.get(Env.PLOUGH_LIVE) == "1"
     prefix = f"[{rank}] " if world_size > 1 else ""
     screens = {
@@ -187,9 +198,13 @@ def _watch(pid: int, fds: tuple[int, int], job_dir: Path, rank: int, world_size:
 
 
 def _record(job_dir: Path, record: RankRecord) -> None:
-    # The launcher may be gone, and its folder with it; the exit code still says what happened.
-    if job_dir.is_dir():
+    try:
         write_record(job_dir, record)
+    except PloughError as error:
+        # The launcher may be gone, and its folder with it, or the disk full: the exit code still has to
+        # say what happened to the rank.
+        if job_dir.is_dir():
+            os.write(2, f"plough: rank {record.rank} leaves no record: {error.cause}\n".encode())
 
 
 def _reap(pid: int) -> int | None:

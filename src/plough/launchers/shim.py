@@ -23,6 +23,7 @@ from plough.launchers.records import load_plan
 from plough.launchers.relay import watch_in_parent
 from plough.launchers.rendezvous import agree_on_port, job_key, private_folder
 from plough.plan import WATCHED, LaunchPlan, PlanRequest, make_plan
+from plough.plan.binding import usable_cpus
 from plough.topology import probe
 from plough.topology.machine import Machine
 
@@ -90,22 +91,25 @@ def own_plan(identity: WorkerIdentity, env: Mapping[str, str], *, parent: int) -
 
 def _keep_binding(machine: Machine, request: PlanRequest, identity: WorkerIdentity) -> LaunchPlan:
     """The launcher bound this rank alone: plan inside what it left, or undo a binding that is a mistake."""
-    mine = len(machine.limits.cpus)
-    fair = len(machine.limits.cpuset) // identity.local_world_size
+    whole = replace(machine, limits=replace(machine.limits, cpus=machine.limits.cpuset))
+    mine, fair = len(usable_cpus(machine)), len(usable_cpus(whole)) // identity.local_world_size
     if 2 * mine <= fair:
         # e.g. Open MPI's default of one core per rank. Nobody means to leave most of the host idle.
         _say(
-            f"warning: {identity.launcher} bound rank {identity.rank} to {mine} of the {fair} CPUs "
+            f"warning: {identity.launcher} bound rank {identity.rank} to {mine} of the {fair} cores "
             "that are its fair share; binding to its share instead"
         )
-        limits = replace(machine.limits, cpus=machine.limits.cpuset)
-        return make_plan([replace(machine, limits=limits)], request)
-    alone = make_plan([machine], replace(request, ranks=1))
-    # One plan entry per local rank, so that the caller finds its own; all are what this rank may use.
+        return make_plan([whole], request)
+    others = identity.local_world_size - 1
+    alone = make_plan([machine], replace(request, ranks=1, other_ranks=others))
     own = alone.ranks[0]
     return LaunchPlan(
         backend=alone.backend,
-        ranks=(own,) * identity.local_world_size,
+        # One entry per local rank, so that the caller finds its own; all are what this rank may use.
+        ranks=tuple(
+            replace(own, rank=number, local_rank=number, local_world_size=others + 1)
+            for number in range(others + 1)
+        ),
         reasons=(*alone.reasons, f"{identity.launcher} bound each rank to cores of its own; kept"),
         warnings=alone.warnings,
     )

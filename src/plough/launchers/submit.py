@@ -22,6 +22,7 @@ from plough.contract import Env
 from plough.errors import LaunchError
 from plough.launchers import stdio
 from plough.launchers.base import Rendered
+from plough.launchers.placement import die_with_parent
 from plough.launchers.records import RankRecord, first_failure, read_records, save_plan
 from plough.launchers.rendezvous import private_folder
 from plough.plan import LaunchPlan
@@ -85,6 +86,8 @@ def submit(rendered: Rendered, plan: LaunchPlan, job_dir: Path) -> JobResult:
                     rendered.argv,
                     env=environment,
                     start_new_session=True,
+                    # However this process ends, mpirun or torchrun is told to end its ranks.
+                    preexec_fn=lambda: die_with_parent(signal.SIGTERM),
                     stdin=None if plan.world_size == 1 else subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

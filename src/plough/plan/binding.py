@@ -121,6 +121,11 @@ def share_host(machine: Machine, request: PlanRequest) -> HostShares:
         return _share_quota(machine, request, quota, reasons, warnings)
     groups, group_reasons = _group(machine, request)
     reserved, reserve_reason = _reserve(machine, request, cpus, min(map(len, groups)))
+    if len(reserved) == len(cpus):
+        raise PlanError(
+            f"{machine.hostname}: --reserve-cores {request.reserve_cores} leaves no core to the ranks",
+            hint="reserve fewer cores",
+        )
     if reserved:
         groups, group_reasons = _group(machine, request, without=reserved)
     reasons += [*group_reasons, *reserve_reason]
@@ -210,7 +215,12 @@ def _share_quota(
     if reserve:
         reasons.append(f"{_count(reserve, 'CPU')} of the quota left to the system, as asked")
     free = budget - reserve
-    if free < 1 or (ranks > free and not request.oversubscribe):
+    if free < 1:
+        raise PlanError(
+            f"{machine.hostname}: --reserve-cores {reserve} leaves nothing of a CPU quota of {quota:g}",
+            hint="reserve fewer cores",
+        )
+    if ranks > free and not request.oversubscribe:
         raise PlanError(
             f"{machine.hostname}: {_no_fit(ranks)} a CPU quota of {quota:g}"
             + (f" after reserving {reserve}" if reserve else ""),
@@ -220,7 +230,7 @@ def _share_quota(
         reasons.append(f"{_count(ranks, 'rank')}, as asked")
     if ranks > free:
         warnings.append(
-            f"{ranks} ranks on a CPU quota of {quota:g}: ranks take turns, and each step waits for the slowest"
+            f"{ranks} ranks on a CPU quota of {quota:g}: they take turns, and each step waits for the slowest"
         )
     threads = _threads(machine, request, max(1, free // ranks), reasons, warnings)
     share = Share(
@@ -254,10 +264,14 @@ def _group(
             for i in range(ranks)
         ]
     else:
-        reasons.append(f"{ranks} does not divide {len(domains)} {domains[0].kind}s: some ranks span two")
+        reasons.append(
+            f"{ranks} ranks do not go evenly into {len(domains)} {domains[0].kind}s: some span two"
+        )
         return across, reasons
     if 2 * min(map(len, within)) < min(map(len, across)):
-        reasons.append(f"the {domains[0].kind}s have too unequal shares of allowed cores: some ranks span two")
+        reasons.append(
+            f"the {domains[0].kind}s have too unequal shares of allowed cores: some ranks span two"
+        )
         return across, reasons
     return within, reasons
 
@@ -346,7 +360,11 @@ def _threads(
     if request.threads != share:
         warnings.append(
             f"--threads {request.threads} on {_count(share, 'core')} per rank: "
-            + (f"{share - request.threads} idle" if request.threads < share else "threads take turns on a core")
+            + (
+                f"{share - request.threads} idle"
+                if request.threads < share
+                else "threads take turns on a core"
+            )
         )
     return request.threads
 
@@ -372,8 +390,6 @@ def _no_fit(ranks: int) -> str:
 
 
 def _what_fits(free: int) -> str:
-    if free < 1:
-        return "reserve fewer cores"
     return f"ask for at most {_count(free, 'rank')}, or --oversubscribe to share cores (slow; for tests)"
 
 

@@ -121,7 +121,8 @@ def _threads(settings: _Settings, request: PlanRequest, share: Share, warnings: 
             hint=f"unset {Env.MKL_NUM_THREADS}, or set both to the same number",
         )
     if not numbers:
-        settings.add(Env.OMP_NUM_THREADS, str(share.threads), "one compute thread per core of the rank")
+        why = "one compute thread per core of the rank" if request.threads is None else "as asked"
+        settings.add(Env.OMP_NUM_THREADS, str(share.threads), why)
         return share.threads
     name, threads = next(iter(numbers.items()))
     settings.add(Env.OMP_NUM_THREADS, str(threads), f"as {name}, set by you")
@@ -248,7 +249,7 @@ def _communication(settings: _Settings, request: PlanRequest, shares: Sequence[S
     helpers = [s.helper_cpus[i % len(s.helper_cpus)] for s in shares if s.helper_cpus for i in workers]
     # oneCCL wants an entry for every worker of every rank of the host, or none at all.
     if helpers and len(helpers) == len(shares) * len(workers) and request.other_ranks == 0:
-        computing = {cpu for share in shares for cpu in share.cpus}
+        computing = {cpu for share in shares for cpu in share.cpus[: share.threads]}
         where = "a core that computes too" if computing & set(helpers) else "cores that do not compute"
         settings.add(Env.CCL_WORKER_AFFINITY, ",".join(map(str, helpers)), where)
     else:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from plough.contract import MemoryPolicy
 from plough.errors import PlanError
-from plough.plan.binding import HostShares, Share, share_host
+from plough.plan.binding import Share, share_host
 from plough.plan.environment import rank_environment
 from plough.plan.plan import LaunchPlan, PlanRequest, RankPlan
 from plough.topology.machine import Machine
@@ -31,10 +31,16 @@ def make_plan(machines: Sequence[Machine], request: PlanRequest | None = None) -
     for machine in machines:
         prefix = f"{machine.hostname}: " if len(machines) > 1 else ""
         host = share_host(machine, request)
-        reasons += [prefix + reason for reason in (*host.reasons, _memory_reason(machine, request, host.shares))]
-        warnings += [prefix + warning for warning in (*host.warnings, *_memory_warnings(machine, request, host))]
+        memory_reason = _memory_reason(machine, request, host.shares)
+        reasons += [prefix + reason for reason in (*host.reasons, memory_reason)]
+        memory_warnings = _memory_warnings(machine, request, host.shares)
+        warnings += [prefix + warning for warning in (*host.warnings, *memory_warnings)]
         for local_rank, share in enumerate(host.shares):
             environment = rank_environment(machine, request, host.shares, local_rank, hosts=hosts)
+            if local_rank == 0 and environment.threads != share.threads:
+                reasons.append(
+                    f"{prefix}{environment.threads} threads per rank in the end, by the variables you set"
+                )
             warnings += [prefix + w for w in environment.warnings if prefix + w not in warnings]
             ranks.append(
                 RankPlan(
@@ -74,13 +80,15 @@ def _memory_reason(machine: Machine, request: PlanRequest, shares: Sequence[Shar
     return "memory comes from each rank's own NUMA nodes"
 
 
-def _memory_warnings(machine: Machine, request: PlanRequest, host: HostShares) -> list[str]:
+def _memory_warnings(machine: Machine, request: PlanRequest, shares: Sequence[Share]) -> list[str]:
     """A cpuset may give cores of one node and memory of another."""
     if request.memory == "first-touch" or len(machine.nodes) < 2:
         return []
-    own = {node for share in host.shares if share.cpus for node in share.nodes}
+    own = {node for share in shares if share.cpus for node in share.nodes}
     barred = sorted(own - set(machine.limits.nodes))
     if not barred:
         return []
-    text = ", ".join(map(str, barred))
-    return [f"this process may not take memory from NUMA node {text}, where it may use cores: pages come from afar"]
+    return [
+        f"NUMA node {', '.join(map(str, barred))} gives this process cores but no memory (cpuset): "
+        "its pages come from other nodes, which is slower"
+    ]

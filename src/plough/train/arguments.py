@@ -73,9 +73,7 @@ class TrainingArguments(_TransformersArguments):  # type: ignore[misc]
             self._check_precision()
             self.dataloader_pin_memory = False  # there is no device to copy to
         if self.warmup_ratio is not None and not 0 <= self.warmup_ratio <= 1:
-            raise UsageError(
-                f"--warmup_ratio {self.warmup_ratio}: a share of the steps lies between 0 and 1"
-            )
+            raise UsageError(f"--warmup_ratio {self.warmup_ratio}: a share of the steps lies between 0 and 1")
         if self.group_by_length:
             self.train_sampling_strategy = "group_by_length"
         if self.use_ipex:

@@ -7,8 +7,10 @@ ranks step at different times.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
+import weakref
 from typing import Any
 
 import msgspec
@@ -26,14 +28,25 @@ __all__ = ["Guard", "active_guard"]
 
 GIVE_UP_AFTER = 200
 """Steps after which replicas that have not all spoken are no longer waited for."""
+SAMPLE = 4096
+"""Elements of each gradient that its fingerprint looks at one by one."""
+TOLERANCE = 1e-3
+"""How far gradients of copies may be apart, as a share of their norm; averaged ones differ by rounding."""
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """Of an optimizer's parameters before its first step: how many, and their and their gradients' norms."""
+    """Of an optimizer's parameters before its first step.
+
+    numel: elements. weights, gradients: their sums of squares. projection: the sampled gradient elements
+    along a fixed direction, and sampled: their sum of squares. Norms alone say nothing once gradients are
+    clipped: all are 1 then.
+    """
 
     numel: int
     weights: float
     gradients: float
+    projection: float
+    sampled: float
 
 
 class Guard:
@@ -49,12 +62,14 @@ class Guard:
         self.precision: str | None = None
         self._first_step: float | None = None
         self._pending: dict[str, int] = {}
-        self._seen: set[int] = set()
+        self._seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._optimizers = 0
         self._watch_replicas = os.environ.get(Env.PLOUGH_CHECK_REPLICAS) != "0"
 
     def install(self) -> None:
         global _active
         _active = self
+        _watch_group_formation(self)
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
 
@@ -98,11 +113,12 @@ class Guard:
             raise ContractError(f"planned for {self.contract.device}, and the model is on {self.device}")
 
     def _compare_replicas(self, optimizer: Optimizer) -> None:
-        if id(optimizer) not in self._seen:
-            self._seen.add(id(optimizer))
+        if optimizer not in self._seen:
+            self._seen.add(optimizer)
+            self._optimizers += 1
             mine = _fingerprint(optimizer)
             if mine is not None:
-                key = f"plough/replica/{len(self._seen)}"
+                key = f"plough/replica/{self._optimizers}"
                 default_store().set(
                     f"{key}/{self.contract.identity.rank}", msgspec.json.encode(mine).decode()
                 )
@@ -122,10 +138,17 @@ def _fingerprint(optimizer: Optimizer) -> Fingerprint | None:
     plain = all(type(p) in (torch.nn.Parameter, torch.Tensor) and not p.grad.is_sparse for p in parameters)
     if not parameters or not plain or any(hasattr(p, "_handle") for p in parameters):
         return None
+    weights = gradients = projection = sampled = 0.0
     with torch.no_grad():
-        weights = sum(float(p.detach().double().square().sum()) for p in parameters)
-        gradients = sum(float(p.grad.detach().double().square().sum()) for p in parameters)
-    return Fingerprint(sum(p.numel() for p in parameters), weights, gradients)
+        direction = torch.cos(torch.arange(SAMPLE, dtype=torch.float64))
+        for parameter in parameters:
+            gradient = parameter.grad.detach()
+            weights += float(parameter.detach().double().square().sum())
+            gradients += float(gradient.double().square().sum())
+            part = gradient.reshape(-1)[:SAMPLE].double().cpu()
+            projection += float(part @ direction[: len(part)])
+            sampled += float(part @ part)
+    return Fingerprint(sum(p.numel() for p in parameters), weights, gradients, projection, sampled)
 
 
 def _judge(prints: list[Fingerprint]) -> None:
@@ -135,14 +158,38 @@ def _judge(prints: list[Fingerprint]) -> None:
     if not replicas:
         return
     for rank, other in enumerate(prints):
-        if abs(other.gradients - first.gradients) > 1e-3 * max(first.gradients, other.gradients):
+        apart = _apart(first, other)
+        if apart > TOLERANCE:
             raise ContractError(
                 f"ranks 0 and {rank} hold copies of one model and step with different gradients "
-                f"(norms {first.gradients**0.5:.4g} and {other.gradients**0.5:.4g}): nothing averages them, "
-                "and the copies drift apart",
+                f"(apart by {100 * apart:.2g} % of their norm): nothing averages them, and the copies drift "
+                "apart",
                 hint="wrap the model in DistributedDataParallel (Trainer does on CPU with use_cpu); for "
                 f"methods that differ on purpose, such as local SGD, set {Env.PLOUGH_CHECK_REPLICAS}=0",
             )
+
+
+def _apart(one: Fingerprint, other: Fingerprint) -> float:
+    """A lower bound of the distance between two gradients, as a share of the larger; 0 for zero gradients."""
+    norms = one.gradients**0.5, other.gradients**0.5
+    sampled = max(one.sampled, other.sampled) ** 0.5
+    return max(
+        abs(norms[0] - norms[1]) / max(*norms, 1e-30),
+        abs(one.projection - other.projection) / max(sampled, 1e-30),
+    )
+
+
+def _watch_group_formation(guard: Guard) -> None:
+    """Check the default group the moment a script forms it, which may be long before it trains."""
+    original = dist.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        guard.look_at_group()
+
+    for module in (dist, torch.distributed.distributed_c10d):
+        setattr(module, "init_process_group", init_process_group)  # noqa: B010  (mypy: modules are fixed)
 
 
 _active: Guard | None = None

@@ -98,8 +98,9 @@ class DataArguments:
         if self.doc_stride < 0:
             raise UsageError(f"--doc_stride {self.doc_stride}: cannot be negative")
         for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
-            if (getattr(self, name) or 1) < 1:
-                raise UsageError(f"--{name} {getattr(self, name)}: at least 1 is needed")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name} {value}: at least 1 is needed")
         if not (training.do_train or training.do_eval or training.do_predict):
             raise UsageError("nothing to do", hint="add --do_train, --do_eval or --do_predict")
         for wanted, flag, file in (
@@ -129,7 +130,8 @@ def parse(argv: list[str]) -> tuple[ModelArguments, DataArguments, TrainingArgum
     if len(argv) == 1 and argv[0].endswith(".json"):
         try:
             found = parser.parse_json_file(argv[0])
-        except (OSError, TypeError, ValueError) as error:  # TypeError: a required value is missing
+        except (OSError, AttributeError, TypeError, ValueError) as error:
+            # AttributeError: not an object; TypeError: a required value is missing.
             raise UsageError(f"{argv[0]}: {error}") from error
     else:
         try:

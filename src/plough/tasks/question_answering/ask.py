@@ -24,7 +24,8 @@ class Reader:
     def __init__(self, model: str, *, length: int = 384, stride: int = 128) -> None:
         self.tokenizer = load_tokenizer(model)
         self.model = load_model(model).eval()
-        self.shape = WindowShape(length=min(length, int(self.tokenizer.model_max_length)), stride=stride)
+        length = min(length, int(self.tokenizer.model_max_length))
+        self.shape = WindowShape(length=length, stride=min(stride, length // 3))
 
     def ask(self, question: str, context: str, *, top: int = 1, allow_no_answer: bool = False) -> Prediction:
         """The best answers to one question: `nbest` has up to `top`, with probabilities and characters.

@@ -144,11 +144,11 @@ def _positions(
             a = answers[0].start
             b = a + len(answers[0].text)
             if offsets[0, 0] <= a and offsets[-1, 1] >= b:
-                # The last token that begins at or before the answer, the first that reaches its end.
-                start = int(inside[np.flatnonzero(offsets[:, 0] <= a)[-1]])
-                end = int(inside[np.flatnonzero(offsets[:, 1] >= b)[0]])
-                if end < start:  # an answer of white space that no token covers
-                    start = end = _null(input_ids, tokenizer)
+                # The tokens that share a character with the answer. A byte-level tokenizer may spell one
+                # character with several tokens, all with that character's offsets.
+                touching = inside[(offsets[:, 1] > a) & (offsets[:, 0] < b) & (offsets[:, 1] > offsets[:, 0])]
+                if len(touching):  # else an answer that no token stands for
+                    start, end = int(touching[0]), int(touching[-1])
         starts.append(start)
         ends.append(end)
     return starts, ends
@@ -172,8 +172,22 @@ def _short_enough(questions: list[str], tokenizer: Any, shape: WindowShape) -> l
             "for the question",
             hint=f"use --doc_stride {max(0, shape.length // 3)} or less, or a longer --max_seq_length",
         )
-    encoded = tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True)
+    offsets = _offsets(tokenizer, questions)
     return [
-        question if len(offsets) <= room else question[: offsets[room - 1][1]]
-        for question, offsets in zip(questions, encoded["offset_mapping"], strict=True)
+        question if len(pairs) <= room else _cut(question, pairs, tokenizer, room)
+        for question, pairs in zip(questions, offsets, strict=True)
     ]
+
+
+def _cut(question: str, pairs: list[tuple[int, int]], tokenizer: Any, room: int) -> str:
+    """Its beginning, of at most `room` tokens. A shorter text may be spelt with more tokens: look again."""
+    while len(pairs) > room:
+        question = question[: min(pairs[room][0], len(question) - 1)].rstrip()
+        pairs = _offsets(tokenizer, [question])[0]
+    return question
+
+
+def _offsets(tokenizer: Any, texts: list[str]) -> list[list[tuple[int, int]]]:
+    encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    found: list[list[tuple[int, int]]] = encoded["offset_mapping"]
+    return found

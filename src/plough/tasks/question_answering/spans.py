@@ -11,6 +11,7 @@ with most context around a token is left out, as it is in run_qa.py: the overlap
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -305,14 +306,23 @@ def _distinct(context: str, found: _Found, n_best: int) -> list[tuple[str, int, 
         start, end = int(found.starts[index]), int(found.ends[index])
         text = context[start:end]
         start += len(text) - len(text.lstrip())
-        text = text.strip()
-        span = (start, start + len(text))
+        end = _with_marks(context, start + len(text.strip()))
+        text = context[start:end]
+        span = (start, end)
         if text and span not in seen:
             seen.add(span)
             listed.append((text, *span, float(found.start_logits[index]), float(found.end_logits[index])))
             if len(listed) == n_best:
                 break
     return listed
+
+
+def _with_marks(context: str, end: int) -> int:
+    """`end` moved past the marks of the character before it: accents and vowel signs, which tokenizers that
+    strip accents leave out of every token (the last sign of a Thai word, say)."""
+    while 0 < end < len(context) and unicodedata.category(context[end]).startswith("M"):
+        end += 1
+    return end
 
 
 def _checked(
