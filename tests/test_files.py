@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from plough.errors import PloughError
-from plough.files import write_text_atomic
+from plough.files import staged_folder, write_text_atomic
 
 
 def test_writes_utf8_with_line_ends_untouched(tmp_path: Path) -> None:
@@ -100,3 +100,28 @@ def test_half_a_character_is_refused_before_anything_is_written(tmp_path: Path) 
 def test_a_file_system_that_takes_no_files() -> None:
     with pytest.raises(PloughError, match="cannot write /proc/plough-test"):
         write_text_atomic("/proc/plough-test", "x")
+
+
+class TestStagedFolder:
+    def test_files_and_folders_arrive_together(self, tmp_path: Path) -> None:
+        (tmp_path / "model.bin").write_text("old")
+        with staged_folder(tmp_path) as staging:
+            (staging / "model.bin").write_text("new")
+            (staging / "sub").mkdir()
+            (staging / "sub" / "part").write_text("1")
+            assert (tmp_path / "model.bin").read_text() == "old"
+        assert (tmp_path / "model.bin").read_text() == "new"
+        assert (tmp_path / "sub" / "part").read_text() == "1"
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["model.bin", "sub"]
+
+    def test_a_failure_leaves_what_was_there(self, tmp_path: Path) -> None:
+        (tmp_path / "model.bin").write_text("old")
+        with pytest.raises(OSError, match="full"), staged_folder(tmp_path) as staging:
+            (staging / "model.bin").write_text("ne")
+            raise OSError("full")
+        assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"model.bin": "old"}
+
+    def test_the_folder_is_made(self, tmp_path: Path) -> None:
+        with staged_folder(tmp_path / "a" / "b") as staging:
+            (staging / "x").write_text("")
+        assert (tmp_path / "a" / "b" / "x").exists()

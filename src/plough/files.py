@@ -8,12 +8,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from plough.errors import PloughError
 
-__all__ = ["write_text_atomic"]
+__all__ = ["staged_folder", "write_text_atomic"]
 
 _HINTS = {
     errno.ENOSPC: "the disk is full: free some space, or write to another disk",
@@ -57,6 +60,31 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise PloughError(f"cannot write {path}: {reason}", hint=_HINTS.get(error.errno or 0)) from error
+
+
+@contextlib.contextmanager
+def staged_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """A hidden folder inside `folder` to write files into; they are moved out when the block succeeds.
+
+    Each file is flushed and then renamed, replacing one of its name: what `folder` held stays whole until
+    its successor is. When the block fails nothing of it is left. Folders made in it are merged likewise.
+    """
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=".plough-", suffix=".tmp", dir=target))
+    try:
+        yield staging
+        for path in sorted(staging.rglob("*")):
+            final = target / path.relative_to(staging)
+            if path.is_dir():
+                final.mkdir(exist_ok=True)
+                continue
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(path, final)
+        _flush_folder(target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _mode_of(target: Path) -> int | None:

@@ -26,6 +26,13 @@ __all__ = ["add_arguments", "run"]
 
 DRY_RUN_FOLDER = Path("JOB_FOLDER")
 STDERR_LINES = 12
+SIGNS = {
+    "No space left on device": "a disk is full: `df -h` shows which; free some space or write elsewhere",
+    "Disk quota exceeded": "a disk quota is used up: free some space or write elsewhere",
+    "can't allocate memory": "memory ran out: a smaller --per_device_train_batch_size needs less",
+    "MemoryError": "memory ran out: a smaller --per_device_train_batch_size needs less",
+}
+"""What a rank's last lines may say, and what to do about it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -138,6 +145,7 @@ class _Failed(LaunchError):
         self._own = failure.error
         lines = "".join(f"\n  | {line}" for line in failure.stderr[-STDERR_LINES:])
         how, hint = _how_it_ended(failure.returncode)
+        hint = hint or next((h for sign, h in SIGNS.items() if sign in lines), None)
         last = f"\nits last lines on stderr:{lines}" if lines else ""
         super().__init__(f"rank {failure.rank} on {failure.host} {how}; the job was ended{last}", hint=hint)
 

@@ -17,7 +17,7 @@ from transformers.trainer_callback import ProgressCallback, TrainerCallback
 
 from plough._version import __version__
 from plough.contract import Contract, Env
-from plough.files import write_text_atomic
+from plough.files import staged_folder, write_text_atomic
 from plough.train import compat
 from plough.train.group import check_group
 from plough.train.guard import active_guard
@@ -61,9 +61,14 @@ class Trainer(_TransformersTrainer):  # type: ignore[misc]
         return super()._finalize_training(*args, **kwargs)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        super()._save(output_dir, state_dict)
-        if self.args.should_save:
-            save_run(Path(output_dir or self.args.output_dir), self.args)
+        folder = output_dir or self.args.output_dir
+        if not self.args.should_save:
+            super()._save(folder, state_dict)  # collective for models sharded at load time
+            return
+        # A full disk must not cost the model that was there before.
+        with staged_folder(folder) as staging:
+            super()._save(str(staging), state_dict)
+            save_run(staging, self.args)
 
 
 # Libraries read these signatures to learn what the installed Trainer takes.

@@ -22,6 +22,8 @@ __all__ = ["RightPadding", "WindowShape", "cut_windows", "train_dataset", "windo
 
 LEAST_QUESTION = 8
 """A window must have room for a question of at least so many tokens."""
+CHUNK = 100
+"""Examples tokenized at once. What a tokenizer returns takes kilobytes per window until it is made compact."""
 
 
 class WindowShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,16 @@ def cut_windows(examples: Sequence[Example], tokenizer: Any, shape: WindowShape)
     The context is the tokenizer's second segment, or its first where it pads on the left.
     Raises UsageError when the window has no room for a question.
     """
+    columns: dict[str, list[Any]] = {}
+    for first in range(0, len(examples), CHUNK):
+        part = _cut_chunk(examples[first : first + CHUNK], tokenizer, shape)
+        part["example"] = [first + index for index in part["example"]]
+        for name, values in part.items():
+            columns.setdefault(name, []).extend(values)
+    return columns
+
+
+def _cut_chunk(examples: Sequence[Example], tokenizer: Any, shape: WindowShape) -> dict[str, list[Any]]:
     questions = _short_enough([e.question.strip() for e in examples], tokenizer, shape)
     contexts = [e.context for e in examples]
     right = tokenizer.padding_side == "right"
@@ -71,8 +83,9 @@ def cut_windows(examples: Sequence[Example], tokenizer: Any, shape: WindowShape)
     columns = {name: list(values) for name, values in encoded.items()}
     columns["example"] = columns.pop("overflow_to_sample_mapping")
     columns["in_context"] = [
-        [s == segment for s in encoded.sequence_ids(i)] for i in range(len(columns["example"]))
+        np.array([s == segment for s in encoded.sequence_ids(i)]) for i in range(len(columns["example"]))
     ]
+    columns["offset_mapping"] = [np.array(pairs, dtype=np.int32) for pairs in columns["offset_mapping"]]
     return columns
 
 
@@ -115,6 +128,7 @@ def train_dataset(
     return source.map(
         cut,
         batched=True,
+        batch_size=CHUNK,
         remove_columns=["index"],
         num_proc=workers if workers and workers > 1 else None,
         # Made anew each time: naming the cache would mean hashing every context.
@@ -140,7 +154,7 @@ def _positions(
         answers = [a for a in examples[index].answers if a.start is not None]
         inside = np.flatnonzero(in_context)
         if answers and len(inside):
-            offsets = np.asarray(offset_mapping)[inside]
+            offsets = offset_mapping[inside]
             a = answers[0].start
             b = a + len(answers[0].text)
             if offsets[0, 0] <= a and offsets[-1, 1] >= b:

@@ -20,7 +20,7 @@ from plough.tasks.question_answering.card import write_card
 from plough.tasks.question_answering.data import read_split
 from plough.tasks.question_answering.features import RightPadding, WindowShape, train_dataset
 from plough.tasks.question_answering.model import has_idle_parameters, load_model, load_tokenizer
-from plough.tasks.question_answering.resume import starting_point
+from plough.tasks.question_answering.resume import make_writable, starting_point
 from plough.tasks.question_answering.trainer import (
     AnswerOptions,
     QuestionAnsweringTrainer,
@@ -41,6 +41,7 @@ def main(argv: list[str]) -> int:
     lead = training.process_index == 0
     _quiet(lead)
     folder = Path(training.output_dir)
+    make_writable(folder)
     checkpoint, said = (
         starting_point(
             folder, resume=training.resume_from_checkpoint, overwrite=training.overwrite_output_dir

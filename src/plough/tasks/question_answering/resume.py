@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 from plough.errors import UsageError
 
-__all__ = ["complete_checkpoints", "starting_point"]
+__all__ = ["complete_checkpoints", "make_writable", "starting_point"]
 
 WEIGHTS = (
     "model.safetensors",
@@ -33,6 +34,21 @@ def complete_checkpoints(folder: Path) -> tuple[list[Path], list[Path]]:
             whole = False
         (complete if whole else torn).append(path)
     return complete, torn
+
+
+def make_writable(folder: Path) -> None:
+    """Make the output folder now: hours of training must not end in finding out that it cannot be.
+
+    Raises UsageError.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"--output_dir {folder}: cannot be written to: {error.strerror}", hint="choose a folder of yours"
+        ) from error
 
 
 def starting_point(folder: Path, *, resume: str | None, overwrite: bool) -> tuple[Path | None, list[str]]:
