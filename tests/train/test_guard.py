@@ -142,7 +142,10 @@ def contract(**promised: object) -> Contract:
 
 BROKEN = {
     "preload": (contract(preloads=("/usr/lib/libnot-there.so",)), "libnot-there.so was to be preloaded"),
-    "threads": (contract(threads=3), "was planned for 3 threads and torch computes with 1"),
+    "threads": (
+        contract(threads=max(2, os.cpu_count() or 1)),
+        f"was planned for {max(2, os.cpu_count() or 1)} threads and torch computes with 1",
+    ),
     "affinity": (contract(cpus=(4094, 4095)), "was planned for cores 4094,4095; it is on"),
     "memory": (
         contract(memory=MemoryPolicy(mode="bind", nodes=(0,))), "memory was to be bound to node 0"
@@ -165,6 +168,8 @@ def worker(promise: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_was_planned_and_is_not_so_stops_the_rank_before_the_script(what: str, tmp_path: Path) -> None:
+    if what == "threads" and os.cpu_count() == 1:
+        pytest.skip("on one core more threads than cores are a wish that cannot be met, not a broken promise")
     promise, words = BROKEN[what]
     done = worker(promise.to_env()[Env.PLOUGH_CONTRACT], tmp_path)
     assert done.returncode == 2, done.stderr

@@ -8,6 +8,7 @@ ranks step at different times.
 from __future__ import annotations
 
 import functools
+import math
 import os
 import time
 import weakref
@@ -171,8 +172,8 @@ def _judge(prints: list[Fingerprint]) -> None:
 
 def _apart(one: Fingerprint, other: Fingerprint) -> float:
     """A lower bound of the distance between two gradients, as a share of the larger; 0 for zero gradients."""
-    norms = one.gradients**0.5, other.gradients**0.5
-    sampled = max(one.sampled, other.sampled) ** 0.5
+    norms = math.sqrt(one.gradients), math.sqrt(other.gradients)
+    sampled = math.sqrt(max(one.sampled, other.sampled))
     return max(
         abs(norms[0] - norms[1]) / max(*norms, 1e-30),
         abs(one.projection - other.projection) / max(sampled, 1e-30),

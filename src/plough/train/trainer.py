@@ -57,7 +57,7 @@ class Trainer(_TransformersTrainer):  # type: ignore[misc]
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         # The losses since the last log: logged ones are means over all ranks, but transformers adds the rest
         # as this rank has them, and the train_loss of rank 0 is not the job's.
-        self._tr_loss = self.accelerator.reduce(self._tr_loss, reduction="mean")
+        self._tr_loss: Any = self.accelerator.reduce(self._tr_loss, reduction="mean")
         return super()._finalize_training(*args, **kwargs)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:

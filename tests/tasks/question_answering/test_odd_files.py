@@ -65,6 +65,8 @@ def test_nothing_left_to_train_on_is_an_error_with_an_account(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cmrc2018_trial.json", "covidqa-200421.json"])
 def test_all_of_it(name: str, model_folder: Path, tmp_path: Path) -> None:
-    run(shared_path(f"data/odd/{name}"), model_folder, tmp_path)
+    few = [f for which in ("eval", "predict") for f in (f"--max_{which}_samples", "50")]
+    run(shared_path(f"data/odd/{name}"), model_folder, tmp_path, *few)
     found = json.loads((tmp_path / "all_results.json").read_text())
-    assert found["eval_samples"] >= 1000
+    assert found["train_samples"] >= found["train_questions"] >= 1000
+    assert found["eval_samples"] == 50

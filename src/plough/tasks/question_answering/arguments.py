@@ -38,6 +38,13 @@ class ModelArguments:
             "drawing the masks costs more than the arithmetic; short fine-tuning does without."
         },
     )
+    attn_implementation: str | None = field(
+        default=None,
+        metadata={
+            "help": "transformers' attention to use: sdpa, eager, ... (default: its own choice). On CPUs "
+            "eager can be the faster one for short windows without dropout."
+        },
+    )
     trust_remote_code: bool = field(
         default=False, metadata={"help": "Run code that comes with the model. Only for models you trust."}
     )

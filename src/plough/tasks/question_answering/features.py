@@ -23,7 +23,7 @@ __all__ = ["RightPadding", "WindowShape", "cut_windows", "train_dataset", "windo
 LEAST_QUESTION = 8
 """A window must have room for a question of at least so many tokens."""
 CHUNK = 100
-"""Examples tokenized at once. What a tokenizer returns takes kilobytes per window until it is made compact."""
+"""Examples tokenized at once: what a tokenizer returns takes many kilobytes per window."""
 
 
 class WindowShape(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,7 +72,11 @@ def main(argv: list[str]) -> int:
         train, tokenizer, shape, workers=data_args.preprocessing_num_workers
     ) if train else None  # fmt: skip
     model = load_model(
-        model_args.model_name_or_path, config=model_args.config_name, dropout=model_args.dropout, **hub
+        model_args.model_name_or_path,
+        config=model_args.config_name,
+        dropout=model_args.dropout,
+        attention=model_args.attn_implementation,
+        **hub,
     )
     if training.ddp_find_unused_parameters is None and features is not None:
         training.ddp_find_unused_parameters = has_idle_parameters(model, features, tokenizer)

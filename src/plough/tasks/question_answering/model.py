@@ -37,16 +37,26 @@ def load_tokenizer(name: str, **options: Any) -> Any:
     return tokenizer
 
 
-def load_model(name: str, *, config: str | None = None, dropout: float | None = None, **options: Any) -> Any:
+def load_model(
+    name: str,
+    *,
+    config: str | None = None,
+    dropout: float | None = None,
+    attention: str | None = None,
+    **options: Any,
+) -> Any:
     """A question answering model; its head is new where the folder has none.
 
-    dropout: probability for all layers and attention, instead of the model's own.
+    dropout: probability for all layers and attention, instead of the model's own. attention:
+    transformers' attn_implementation.
     Raises ModelError, also when the model has no setting that a dropout could go into.
     """
     try:
         loaded = AutoConfig.from_pretrained(config or name, **options)
         if dropout is not None:
             set_dropout(loaded, dropout)
+        if attention is not None:
+            options["attn_implementation"] = attention
         return AutoModelForQuestionAnswering.from_pretrained(name, config=loaded, **options)
     except PloughError:
         raise
