@@ -37,7 +37,7 @@ demo: $(READY) ## Fine-tune a real encoder on all cores, then ask it three quest
 	@echo; cat examples/demo/context.txt; echo
 	@$(BIN)/plough ask --model $(DEMO)/model --context-file examples/demo/context.txt \
 	  --question "Who bought the first plough?" \
-	  --question "Why did Arkwell not patent the plough?" \
+	  --question "Why did Arkwell never take out a patent?" \
 	  --question "How many men worked in the workshop in 1851?"
 
 # The other MPIs' mpirun would overwrite Intel's, so each has a folder of its own. Only the tests use them.

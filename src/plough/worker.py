@@ -77,21 +77,13 @@ def _run(command: Command, contract: Contract, started: float) -> int:
     guard = Guard(contract)
     guard.install()
     code = _run_user_code(command)
-    if code == 0 and guard.steps == 0:
-        guard.look_at_group() if _is_distributed() else None
     facts = guard.complete(collect_facts(contract, started=started))
     job = os.environ.get(Env.PLOUGH_JOB_DIR)
     if job and Path(job).is_dir():
         write_facts(Path(job), facts)
     elif contract.identity.rank == 0 and guard.steps:
-        print(render_block([facts]), file=sys.stderr, flush=True)
+        print(render_block([facts, *guard.facts_of_others()]), file=sys.stderr, flush=True)
     return code
-
-
-def _is_distributed() -> bool:
-    import torch.distributed as dist
-
-    return dist.is_available() and dist.is_initialized()
 
 
 def _run_user_code(command: Command) -> int:

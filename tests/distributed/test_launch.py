@@ -200,6 +200,20 @@ class TestExecUnderMpirun:
         )
         assert done.stdout.count("sum 2") == 2, done.stderr
 
+    def test_rank_0_says_what_ran_in_all_ranks(self) -> None:
+        done = subprocess.run(
+            [MPIRUN, "-n", "2", *PLOUGH, "exec", BEHAVE, "train"],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("what ran") == 1
+        assert re.search(r"  ranks      2 on \S+\n  group      world size 2, backend gloo\n", done.stderr)
+        assert re.search(r"  cores      rank 0: \d+; rank 1: \d+\n", done.stderr)
+        assert "  trained    2 steps\n" in done.stderr
+
 
 def test_exec_under_torchrun_does_not_take_its_thread_count_for_the_users() -> None:
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}

@@ -7,6 +7,7 @@ ranks step at different times.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -24,6 +25,7 @@ from plough.contract import Contract, Env
 from plough.errors import ContractError
 from plough.report import RankFacts
 from plough.train.group import check_group, default_store
+from plough.train.inforce import collect_facts
 
 __all__ = ["Guard", "active_guard"]
 
@@ -62,6 +64,7 @@ class Guard:
         self.samples_per_second: float | None = None
         self.precision: str | None = None
         self._first_step: float | None = None
+        self._store: Any = None
         self._pending: dict[str, int] = {}
         self._seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._optimizers = 0
@@ -96,11 +99,28 @@ class Guard:
             self._first_step = time.monotonic()
             self.look_at_group()
             self._check_device(optimizer)
+            if self.world_size > 1:
+                self._post_facts()
         if self.world_size > 1 and self._watch_replicas:
             try:
                 self._compare_replicas(optimizer)
             except dist.DistError:  # a peer that is done may have taken the store with it
                 self._watch_replicas = False
+
+    def _post_facts(self) -> None:
+        """Leave this rank's facts where rank 0 finds them, if no launcher of ours collects them."""
+        self._store = default_store()  # outlives the script's destroy_process_group
+        facts = self.complete(collect_facts(self.contract, started=time.monotonic()))
+        self._store.set(_facts_key(facts.rank), msgspec.json.encode(facts).decode())
+
+    def facts_of_others(self) -> list[RankFacts]:
+        """What the other ranks posted at their first step; those that never came are missing."""
+        found = []
+        for rank in range(self.world_size if self._store is not None else 0):
+            with contextlib.suppress(dist.DistError):
+                if rank != self.contract.identity.rank and self._store.check([_facts_key(rank)]):
+                    found.append(msgspec.json.decode(self._store.get(_facts_key(rank)), type=RankFacts))
+        return found
 
     def _after_step(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         self.steps += 1
@@ -178,6 +198,10 @@ def _apart(one: Fingerprint, other: Fingerprint) -> float:
         abs(norms[0] - norms[1]) / max(*norms, 1e-30),
         abs(one.projection - other.projection) / max(sampled, 1e-30),
     )
+
+
+def _facts_key(rank: int) -> str:
+    return f"plough/facts/{rank}"
 
 
 def _watch_group_formation(guard: Guard) -> None:

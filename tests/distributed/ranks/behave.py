@@ -48,6 +48,19 @@ def main() -> None:
         dist.all_reduce(one)
         print("sum", int(one), flush=True)
         dist.destroy_process_group()
+    elif action == "train":  # two steps of a hand-written loop
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        _join()
+        model = DistributedDataParallel(torch.nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
     else:
         raise ValueError(action)
 

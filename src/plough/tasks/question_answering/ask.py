@@ -16,6 +16,8 @@ from plough.tasks.question_answering.trainer import make_question_set
 __all__ = ["Reader"]
 
 BATCH = 16
+CANDIDATES = 20
+"""Spans a score is a share of, however few are asked for."""
 
 
 class Reader:
@@ -52,6 +54,6 @@ class Reader:
             questions.windows,
             torch.cat(starts).numpy(),
             torch.cat(ends).numpy(),
-            n_best_size=max(top, 1),
+            n_best_size=max(top, CANDIDATES),
             allow_no_answer=allow_no_answer,
         )[0]
