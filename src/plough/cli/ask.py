@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     reader = Reader(options.model)
     for question in options.question:
         found = reader.ask(question, context, top=options.top, allow_no_answer=options.no_answer)
-        answers = found.nbest[: options.top]
+        answers = found.nbest
         if options.json:
             built = {"question": question, "answers": msgspec.to_builtins(answers)}
             emit(msgspec.json.encode(built).decode())

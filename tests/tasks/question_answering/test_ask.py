@@ -27,7 +27,9 @@ def test_answers_are_cut_from_the_context(reader: Reader, context: str) -> None:
     assert all(0 <= c.start < c.end <= len(context) for c in found.nbest)
     assert all(context[c.start : c.end] == c.text != "" for c in found.nbest)
     assert [c.probability for c in found.nbest] == sorted((c.probability for c in found.nbest), reverse=True)
-    assert sum(c.probability for c in found.nbest) == pytest.approx(1)
+    # Shares of the best candidates, of which these are the first: the same however few are asked for.
+    assert 0 < sum(c.probability for c in found.nbest) <= 1 + 1e-6
+    assert reader.ask("who built it?", context, top=1).nbest == found.nbest[:1]
     assert found.text == found.nbest[0].text
     assert found.null_odds is None
 
@@ -41,7 +43,7 @@ def test_windows_of_a_long_context_all_count(reader: Reader) -> None:
 
 
 def test_no_answer_when_allowed(reader: Reader) -> None:
-    found = reader.ask("who?", CONTEXT, top=3, allow_no_answer=True)
+    found = reader.ask("who?", CONTEXT, top=30, allow_no_answer=True)
     assert found.null_odds is not None
     assert "" in {c.text for c in found.nbest}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from plough.errors import UsageError
 from plough.tasks.question_answering.examples import Example
@@ -49,7 +50,7 @@ class Reader:
                 output = self.model(**collate(rows[at : at + BATCH]))
                 for logits, kept in ((output.start_logits, starts), (output.end_logits, ends)):
                     kept.append(torch.nn.functional.pad(logits.float(), (0, width - logits.shape[1])))
-        return best_answers(
+        found = best_answers(
             [example],
             questions.windows,
             torch.cat(starts).numpy(),
@@ -57,3 +58,4 @@ class Reader:
             n_best_size=max(top, CANDIDATES),
             allow_no_answer=allow_no_answer,
         )[0]
+        return replace(found, nbest=found.nbest[:top])
