@@ -83,3 +83,20 @@ def test_garbled_facts(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "facts-0.json").write_bytes(content)
     with pytest.raises(LaunchError, match=r"facts-0\.json"):
         read_facts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "problem"),
+    [
+        ([((0,), 1), ((1,), 1)], None),
+        ([((0, 1), 2), ((0, 1), 2)], "4 threads took turns on 2 cores of h"),
+        ([((0,), 23)], "23 threads took turns on 1 core of h"),
+        ([((), 8), ((), 8)], None),  # not bound: nobody knows which cores they had
+    ],
+)
+def test_ranks_that_shared_cores_are_a_problem(
+    ranks: list[tuple[tuple[int, ...], int]], problem: str | None
+) -> None:
+    block = render_block([facts(i, host="h", cpus=c, threads=t) for i, (c, t) in enumerate(ranks)])
+    assert ("took turns" in block) == (problem is not None)
+    assert problem is None or problem in block

@@ -83,8 +83,22 @@ def render_block(facts: Sequence[RankFacts]) -> str:
         speed = f", {first.samples_per_second:.1f} samples/s" if first.samples_per_second else ""
         rows.append(("trained", f"{first.steps} steps{speed}"))
     rows.append(("time", f"{max(f.seconds for f in facts):.1f} s"))
-    rows += [("problem", problem) for problem in dict.fromkeys(p for f in facts for p in f.problems)]
+    problems = dict.fromkeys([p for f in facts for p in f.problems] + _crowded(facts))
+    rows += [("problem", problem) for problem in problems]
     return "\n".join(["what ran", *(f"  {name:<10} {value}" for name, value in rows)])
+
+
+def _crowded(facts: Sequence[RankFacts]) -> list[str]:
+    """Hosts whose ranks compute with more threads than they have cores between them."""
+    found = []
+    for host in dict.fromkeys(f.host for f in facts):
+        here = [f for f in facts if f.host == host]
+        threads, cores = sum(f.threads for f in here), len({cpu for f in here for cpu in f.cpus})
+        if all(f.cpus for f in here) and threads > cores:
+            found.append(
+                f"{threads} threads took turns on {cores} cores of {host}: every step was slower for it"
+            )
+    return found
 
 
 def _same(ranks: Sequence[int], values: Sequence[str]) -> str:

@@ -94,9 +94,9 @@ def identity(rank: int, world: int) -> WorkerIdentity:
 
 def test_the_contract_of_a_rank() -> None:
     plan = make_plan([described("xeon-2x24")])
-    contract = plan.contract(identity(1, 2), problems=("x",))
+    contract = plan.contract(identity(1, 2))
     assert (contract.threads, contract.cpus, contract.memory) == (23, tuple(range(25, 48)), bind(1))
-    assert (contract.hosts, contract.problems, contract.backend) == (1, ("x",), "ccl")
+    assert (contract.hosts, contract.problems, contract.backend) == (1, (), "ccl")
     with pytest.raises(PlanError, match="the plan is for 2 ranks, the launcher started 3"):
         plan.contract(identity(1, 3))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from plough.contract import Contract, Env, WorkerIdentity
+from plough.contract import Env, WorkerIdentity
 from plough.errors import ContractError
 from plough.launchers.base import Command
 from plough.launchers.inherited import bound_by_launcher, user_environment
@@ -47,15 +47,8 @@ def become_rank(command: Command) -> None:
         plan = own_plan(identity, os.environ, parent=parent)
         mine = plan.ranks[identity.local_rank]
         environment = mine.environment
-        contract = Contract(
-            identity=identity,
-            backend=plan.backend,
-            threads=mine.threads,
-            cpus=mine.cpus,
-            memory=mine.memory,
-            preloads=mine.preloads,
-            hosts=1 if identity.local_world_size == identity.world_size else 2,
-        )
+        hosts = 1 if identity.local_world_size == identity.world_size else 2
+        contract = mine.contract(identity, backend=plan.backend, hosts=hosts)
         for warning in plan.warnings if identity.local_rank == 0 else ():
             _say(f"warning: {warning}")
     problems = apply_placement(contract.cpus, contract.memory)

@@ -86,6 +86,18 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def environment(self) -> dict[str, str]:
         return {setting.name: setting.value for setting in self.settings}
 
+    def contract(self, identity: WorkerIdentity, *, backend: str, hosts: int) -> Contract:
+        """What is promised to `identity`, the rank that gets this place."""
+        return Contract(
+            identity=identity,
+            backend=backend,
+            threads=self.threads,
+            cpus=self.cpus,
+            memory=self.memory,
+            preloads=self.preloads,
+            hosts=hosts,
+        )
+
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything a launcher needs to start a job.
@@ -108,23 +120,14 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Host names in rank order, each once."""
         return tuple(dict.fromkeys(rank.host for rank in self.ranks))
 
-    def contract(self, identity: WorkerIdentity, *, problems: tuple[str, ...] = ()) -> Contract:
+    def contract(self, identity: WorkerIdentity) -> Contract:
         """What is promised to the rank `identity` names. Raises PlanError if the plan has no such rank."""
         if identity.world_size != self.world_size:
             raise PlanError(
                 f"the plan is for {self.world_size} ranks, the launcher started {identity.world_size}"
             )
         mine = self.ranks[identity.rank]
-        return Contract(
-            identity=identity,
-            backend=self.backend,
-            threads=mine.threads,
-            cpus=mine.cpus,
-            memory=mine.memory,
-            preloads=mine.preloads,
-            hosts=len(self.hosts),
-            problems=problems,
-        )
+        return mine.contract(identity, backend=self.backend, hosts=len(self.hosts))
 
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()

@@ -6,8 +6,7 @@ Knows torch.distributed and the contract; nothing of models or data.
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -97,25 +96,6 @@ def check_group(identity: WorkerIdentity) -> None:
         raise ContractError(
             f"{launched}; this is rank {identity.rank} of them, but rank {dist.get_rank()} of the group"
         )
-
-
-def shared_cores(contract: Contract) -> str | None:
-    """Collective: a warning when ranks of one host compute on the same cores, in rank 0; else None."""
-    mine = (socket.gethostname(), sorted(contract.cpus), contract.threads)
-    everyone: list[tuple[str, list[int], int]] = [mine] * contract.identity.world_size
-    dist.all_gather_object(everyone, mine)
-    return _overlap(everyone) if contract.identity.rank == 0 else None
-
-
-def _overlap(everyone: Sequence[tuple[str, Sequence[int], int]]) -> str | None:
-    for host in dict.fromkeys(host for host, _, _ in everyone):
-        here = [(rank, set(cpus), t) for rank, (h, cpus, t) in enumerate(everyone) if h == host and cpus]
-        used = set().union(*(cpus for _, cpus, _ in here)) if here else set()
-        threads = sum(t for _, _, t in here)
-        if used and threads > len(used):
-            ranks = ", ".join(str(rank) for rank, _, _ in here)
-            return f"ranks {ranks} on {host} run {threads} threads on {len(used)} cores between them"
-    return None
 
 
 @contextmanager
