@@ -95,9 +95,8 @@ def _crowded(facts: Sequence[RankFacts]) -> list[str]:
         here = [f for f in facts if f.host == host]
         threads, cores = sum(f.threads for f in here), len({cpu for f in here for cpu in f.cpus})
         if all(f.cpus for f in here) and threads > cores:
-            found.append(
-                f"{threads} threads took turns on {cores} cores of {host}: every step was slower for it"
-            )
+            them = f"{cores} core{'s' * (cores != 1)} of {host}"
+            found.append(f"{threads} threads took turns on {them}: every step was slower for it")
     return found
 
 
