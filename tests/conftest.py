@@ -1,4 +1,4 @@
-"""Snapshots of all tests live in tests/snapshots, laid out as the tests are."""
+"""What holds for all tests: snapshots live in tests/snapshots, laid out as the tests are; nothing is timed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.amber import AmberSnapshotExtension
 
 TESTS = Path(__file__).parent
+
+# Two busy cores make any example slow once: how long one takes is no property of the code.
+settings.register_profile("plough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("plough")
 
 
 class _InOnePlace(AmberSnapshotExtension):
