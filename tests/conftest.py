@@ -1,4 +1,4 @@
-"""What holds for all tests: snapshots live in tests/snapshots, laid out as the tests are; nothing is timed."""
+"""What holds for all tests: snapshots live in tests/snapshots, laid out as the tests are; none is timed."""
 
 from __future__ import annotations
 
