@@ -7,6 +7,7 @@ the user's code, leave the facts. Started by hand under a launcher, it goes thro
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import runpy
 import socket
@@ -35,6 +36,11 @@ _OUR_FILES = {__file__, runpy.__file__, "<frozen runpy>"}
 def main(argv: list[str]) -> int:
     """Run the command in this rank; the exit code is for the shell."""
     started = time.monotonic()
+    for stream in (sys.stdout, sys.stderr):
+        # Whole lines at once, as they come: a pipe would hold them back, and unbuffered writes of several
+        # ranks tear each other's lines apart.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
     contract = None
     try:
         command = _parse(argv)

@@ -48,6 +48,8 @@ def private_temp(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     folder = tmp_path_factory.mktemp("t")
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    # As in an activated environment: Intel's mpirun looks for its parts on PATH.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     yield folder
     left = [p for p in folder.rglob("job-*") if p.is_dir()]
     assert left == [], "a job folder was left behind"

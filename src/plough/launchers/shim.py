@@ -57,7 +57,6 @@ def become_rank(command: Command) -> None:
     environment |= _meeting_place(identity, environment, job=job, parent=parent)
     environment |= replace(contract, problems=tuple(problems)).to_env()
     environment[Env.PLOUGH_COMPAT] = "1" if command.compat else "0"
-    environment.setdefault("PYTHONUNBUFFERED", "1")
     if job:
         # A bar inside a bar moves the cursor up a line, which lines from other ranks make the wrong one.
         environment.setdefault(Env.TQDM_POSITION, "0")
