@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from plough.errors import UsageError
-from plough.tasks.question_answering.resume import complete_checkpoints, starting_point
+from plough.tasks.question_answering.resume import (
+    clear_earlier_run,
+    complete_checkpoints,
+    make_writable,
+    starting_point,
+)
 
 
 def checkpoint(
@@ -88,3 +93,24 @@ def test_what_the_user_says_wins(tmp_path: Path) -> None:
             start(tmp_path, resume=str(path))
     with pytest.raises(UsageError, match="holds no complete checkpoint"):
         start(tmp_path / "empty", resume="True")
+
+
+def test_an_overwritten_run_leaves_nothing_to_go_on_from(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 10)
+    checkpoint(tmp_path, 20, state=None)
+    finish(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    (tmp_path / "notes.txt").write_text("mine")
+    said = clear_earlier_run(tmp_path)
+    assert said == [f"{tmp_path}: the earlier run's 2 checkpoints and results are overwritten"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.safetensors", "notes.txt"]
+    assert start(tmp_path) is None
+    assert clear_earlier_run(tmp_path) == []
+
+
+def test_an_output_folder_that_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
+    make_writable(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written to"):
+        make_writable(tmp_path / "file" / "out")

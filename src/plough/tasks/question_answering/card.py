@@ -42,8 +42,7 @@ def write_card(folder: Path, *, model_args: Any, data_args: Any, training: Any) 
         "",
         f"# {base} fine-tuned on {data}",
         "",
-        "Finds the answer to a question in a text. Trained with "
-        f"[Plough](https://pypi.org/project/plough/) {__version__} on CPUs.",
+        f"Finds the answer to a question in a text. Trained with Plough {__version__} on CPUs.",
         "",
         *(["| on the validation questions | % |", "| --- | --- |", *scores, ""] if scores else []),
         "| setting | value |",

@@ -20,7 +20,7 @@ from plough.tasks.question_answering.card import write_card
 from plough.tasks.question_answering.data import read_split
 from plough.tasks.question_answering.features import RightPadding, WindowShape, train_dataset
 from plough.tasks.question_answering.model import has_idle_parameters, load_model, load_tokenizer
-from plough.tasks.question_answering.resume import make_writable, starting_point
+from plough.tasks.question_answering.resume import clear_earlier_run, make_writable, starting_point
 from plough.tasks.question_answering.trainer import (
     AnswerOptions,
     QuestionAnsweringTrainer,
@@ -98,6 +98,8 @@ def main(argv: list[str]) -> int:
         else RightPadding(tokenizer, multiple_of=PAD_TO),
     )
     if features is not None:
+        if lead and checkpoint is None and training.overwrite_output_dir:
+            _say(lead, *clear_earlier_run(folder))
         metrics = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None).metrics
         trainer.save_model()
         _finish(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from pathlib import Path
 
 from plough.errors import UsageError
 
-__all__ = ["complete_checkpoints", "make_writable", "starting_point"]
+__all__ = ["clear_earlier_run", "complete_checkpoints", "make_writable", "starting_point"]
 
 WEIGHTS = (
     "model.safetensors",
@@ -49,6 +50,24 @@ def make_writable(folder: Path) -> None:
         raise UsageError(
             f"--output_dir {folder}: cannot be written to: {error.strerror}", hint="choose a folder of yours"
         ) from error
+
+
+def clear_earlier_run(folder: Path) -> list[str]:
+    """Take away an earlier run's checkpoints and results, and say so.
+
+    Left there, they would be taken for the new run's own if that one is interrupted.
+    """
+    complete, torn = complete_checkpoints(folder)
+    for path in (*complete, *torn):
+        shutil.rmtree(path)
+    results = [p for p in folder.glob("*_results.json") if p.is_file()]
+    for path in results:
+        path.unlink()
+    found = len(complete) + len(torn)
+    if not found and not results:
+        return []
+    checkpoints = f"{found} checkpoint{'s' * (found != 1)} and " if found else ""
+    return [f"{folder}: the earlier run's {checkpoints}results are overwritten"]
 
 
 def starting_point(folder: Path, *, resume: str | None, overwrite: bool) -> tuple[Path | None, list[str]]:
