@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from plough.errors import PlanError
-from plough.plan.binding import HostShares, domains_of, share_host, usable_cpus
+from plough.plan.binding import HostShares, share_host
+from plough.plan.domains import usable_cpus
 from plough.plan.plan import PlanRequest
 from plough.topology.machine import Core, Limits, Machine, Node
 from tests.machines.trees import NAMES, described
@@ -329,18 +330,3 @@ def test_small_sockets_in_two_nodes_are_a_rank_per_node() -> None:
         ((0,), tuple(range(1, 8))),
         ((1,), tuple(range(9, 16))),
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "domains"),
-    [
-        ("xeon-2x24", "auto", [("socket", 0, (0,), 24), ("socket", 1, (1,), 24)]),
-        ("xeon-2x24", "node", [("NUMA node", 0, (0,), 24), ("NUMA node", 1, (1,), 24)]),
-        ("xeon-2x56-snc4", "socket", [("socket", s, tuple(range(4 * s, 4 * s + 4)), 56) for s in (0, 1)]),
-        ("xeon-2x56-snc4", "auto", [("NUMA node", n // 4, (n,), 14) for n in range(8)]),
-        ("vm-16-sockets", "auto", [("NUMA node", 0, (0,), 16)]),
-    ],
-)
-def test_domains(name: str, kind: str, domains: list[tuple[str, int, tuple[int, ...], int]]) -> None:
-    found = domains_of(described(name), kind)
-    assert [(one.kind, one.socket, one.nodes, len(one.cpus)) for one in found] == domains

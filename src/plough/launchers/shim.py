@@ -23,7 +23,7 @@ from plough.launchers.records import load_plan
 from plough.launchers.relay import watch_in_parent
 from plough.launchers.rendezvous import agree_on_port, job_key, private_folder
 from plough.plan import WATCHED, LaunchPlan, PlanRequest, make_plan
-from plough.plan.binding import usable_cpus
+from plough.plan.domains import usable_cpus
 from plough.topology import probe
 from plough.topology.machine import Machine
 

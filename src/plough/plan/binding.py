@@ -23,16 +23,14 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from plough.errors import PlanError
-from plough.plan.plan import Domain, PlanRequest
+from plough.plan.domains import REAL_SOCKET_CORES, Domain, domains_of, has_artificial_sockets, usable_cpus
+from plough.plan.plan import PlanRequest
 from plough.topology.machine import Machine
 
-__all__ = ["HostShares", "Share", "domains_of", "share_host", "usable_cpus"]
+__all__ = ["HostShares", "Share", "share_host"]
 
 RESERVE_FROM = 8
 """A rank of at least this many cores can spare its socket one for the system."""
-
-REAL_SOCKET_CORES = 4
-"""Sockets smaller than this inside one NUMA node are how a hypervisor shows vCPUs, not sockets."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,51 +53,6 @@ class HostShares(msgspec.Struct, frozen=True, kw_only=True):
     shares: tuple[Share, ...]
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
-
-
-def usable_cpus(machine: Machine) -> dict[int, tuple[int, int]]:
-    """The first allowed logical CPU of every usable core, mapped to (socket ordinal, node), in core order."""
-    allowed = set(machine.limits.cpus)
-    # Firmware numbers packages as it likes (an Arm server's only socket may be 36); people count from 0.
-    ordinal = {socket: number for number, socket in enumerate(machine.sockets)}
-    first = ((core, next((cpu for cpu in core.cpus if cpu in allowed), None)) for core in machine.cores)
-    return {cpu: (ordinal[core.socket], core.node) for core, cpu in first if cpu is not None}
-
-
-def domains_of(
-    machine: Machine, kind: str = "auto", *, without: Collection[int] = frozenset()
-) -> tuple[Domain, ...]:
-    """Split the usable cores into "socket" or "node" domains; "auto" chooses as the module says.
-
-    Logical CPUs in `without` are left out; a domain that loses all of its cores stays, empty.
-    """
-    cpus = usable_cpus(machine)
-    if kind == "auto":
-        kind = _natural_kind(machine, cpus)
-    groups: dict[int, list[int]] = {}
-    for cpu, (socket, node) in cpus.items():
-        groups.setdefault(socket if kind == "socket" else node, []).append(cpu)
-    return tuple(
-        Domain(
-            kind="socket" if kind == "socket" else "NUMA node",
-            socket=cpus[members[0]][0],
-            nodes=tuple(sorted({cpus[cpu][1] for cpu in members})),
-            cpus=tuple(cpu for cpu in members if cpu not in without),
-        )
-        for _, members in sorted(groups.items())
-    )
-
-
-def _natural_kind(machine: Machine, cpus: dict[int, tuple[int, int]]) -> str:
-    places = set(cpus.values())
-    if len({node for _, node in places}) > len({socket for socket, _ in places}):
-        return "node"  # sub-NUMA clustering: several nodes in a socket
-    return "node" if _has_artificial_sockets(machine) else "socket"
-
-
-def _has_artificial_sockets(machine: Machine) -> bool:
-    per_socket = Counter(core.socket for core in machine.cores)
-    return len(per_socket) > 1 and max(per_socket.values()) < REAL_SOCKET_CORES
 
 
 def share_host(machine: Machine, request: PlanRequest) -> HostShares:
@@ -300,7 +253,7 @@ def _natural_groups(machine: Machine, domains: tuple[Domain, ...]) -> tuple[list
     best = max(range(1, len(by_size) + 1), key=lambda d: (d * len(by_size[d - 1].cpus), -d))
     chosen = [list(domain.cpus) for domain in domains if domain in by_size[:best]]
     why = f"a rank per {domains[0].kind}"
-    if domains[0].kind == "NUMA node" and _has_artificial_sockets(machine):
+    if domains[0].kind == "NUMA node" and has_artificial_sockets(machine):
         why += f", since sockets of fewer than {REAL_SOCKET_CORES} cores are a hypervisor's"
     elif domains[0].kind == "NUMA node":
         why += ", since each socket has several"
@@ -321,7 +274,7 @@ def _reserve(
     machine: Machine, request: PlanRequest, cpus: dict[int, tuple[int, int]], smallest: int
 ) -> tuple[frozenset[int], list[str]]:
     """The logical CPUs left to the system, taken in turn from the nodes of each socket, and why."""
-    artificial = _has_artificial_sockets(machine)
+    artificial = has_artificial_sockets(machine)
     by_socket: dict[int, dict[int, list[int]]] = {}
     for cpu, (socket, node) in cpus.items():
         by_socket.setdefault(node if artificial else socket, {}).setdefault(node, []).append(cpu)

@@ -10,7 +10,7 @@ import msgspec
 from plough.contract import Contract, MemoryPolicy, WorkerIdentity
 from plough.errors import PlanError
 
-__all__ = ["Domain", "LaunchPlan", "PlanRequest", "RankPlan", "Setting"]
+__all__ = ["LaunchPlan", "PlanRequest", "RankPlan", "Setting"]
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,18 +40,6 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     user_environment: dict[str, str] = {}
     other_hosts: int = 0
     other_ranks: int = 0
-
-
-class Domain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Cores that share memory: a socket or a NUMA node.
-
-    socket: its ordinal among the machine's sockets, from 0. cpus: the first sibling of each usable core.
-    """
-
-    kind: str  # "socket" or "NUMA node"
-    socket: int
-    nodes: tuple[int, ...]
-    cpus: tuple[int, ...]
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
