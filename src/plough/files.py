@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from plough.errors import PloughError
 
-__all__ = ["staged_folder", "write_text_atomic"]
+__all__ = ["staged_folder", "write_json_atomic", "write_text_atomic"]
 
 _HINTS = {
     errno.ENOSPC: "the disk is full: free some space, or write to another disk",
@@ -60,6 +62,11 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise PloughError(f"cannot write {path}: {reason}", hint=_HINTS.get(error.errno or 0)) from error
+
+
+def write_json_atomic(path: str | os.PathLike[str], value: Any) -> None:
+    """`write_text_atomic` of a value made of dicts, lists, texts and numbers, indented for people."""
+    write_text_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 @contextlib.contextmanager

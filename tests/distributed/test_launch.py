@@ -28,14 +28,11 @@ pytestmark = two_cores
 
 
 def plough(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PLOUGH, *arguments],
-        env={**os.environ, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    return command(*PLOUGH, *arguments, env={**os.environ, **(env or {})})
+
+
+def command(*argv: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
 
 
 def run(launcher: str, *action: str, **kwargs: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -167,49 +164,25 @@ class TestOtherFlavours:
 
     def test_plough_exec_under_the_users_own(self, mpirun: str) -> None:
         root = ["--allow-run-as-root"] if "openmpi" in mpirun and os.geteuid() == 0 else []
-        done = subprocess.run(
-            [mpirun, *root, "-n", "2", *PLOUGH, "exec", BEHAVE, "add"],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
+        done = command(mpirun, *root, "-n", "2", *PLOUGH, "exec", BEHAVE, "add")
         assert done.stdout.count("sum 2") == 2, done.stderr
 
 
 @pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside this Python")
 class TestExecUnderMpirun:
     def test_ranks_form_one_job_on_cores_of_their_own(self) -> None:
-        done = subprocess.run(
-            [MPIRUN, "-n", "2", "-genv", "OMP_NUM_THREADS=1", *PLOUGH, "exec", BEHAVE, "place"],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
+        done = command(MPIRUN, "-n", "2", "-genv", "OMP_NUM_THREADS=1", *PLOUGH, "exec", BEHAVE, "place")
         assert done.returncode == 0, done.stderr
         assert len(set(re.findall(r"threads 1 cpus \[(\d+)\]", done.stdout))) == 2, done.stdout
         ports = set(re.findall(r"world 2 port (\d+)", done.stdout))
         assert len(ports) == 1, done.stdout
 
     def test_they_meet(self) -> None:
-        done = subprocess.run(
-            [MPIRUN, "-n", "2", *PLOUGH, "exec", BEHAVE, "add"],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
+        done = command(MPIRUN, "-n", "2", *PLOUGH, "exec", BEHAVE, "add")
         assert done.stdout.count("sum 2") == 2, done.stderr
 
     def test_rank_0_says_what_ran_in_all_ranks(self) -> None:
-        done = subprocess.run(
-            [MPIRUN, "-n", "2", *PLOUGH, "exec", BEHAVE, "train"],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
+        done = command(MPIRUN, "-n", "2", *PLOUGH, "exec", BEHAVE, "train")
         assert done.returncode == 0, done.stderr
         assert done.stderr.count("what ran") == 1
         assert re.search(r"  ranks      2 on \S+\n  group      world size 2, backend gloo\n", done.stderr)
@@ -220,14 +193,7 @@ class TestExecUnderMpirun:
 def test_exec_under_torchrun_does_not_take_its_thread_count_for_the_users() -> None:
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
-    done = subprocess.run(
-        [*torchrun, "--no-python", *PLOUGH, "exec", BEHAVE, "place"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    done = command(*torchrun, "--no-python", *PLOUGH, "exec", BEHAVE, "place", env=environment)
     assert done.returncode == 0, done.stderr
     threads = int(re.search(r"threads (\d+)", done.stdout).group(1))  # type: ignore[union-attr]
     assert threads == len(re.search(r"cpus \[(.*?)\]", done.stdout).group(1).split(","))  # type: ignore[union-attr]

@@ -14,7 +14,7 @@ import torch
 from transformers.training_args import TrainingArguments as _TransformersArguments
 
 from plough.contract import WorkerIdentity
-from plough.errors import UsageError
+from plough.errors import RanksAloneError, UsageError
 from plough.train import compat
 from plough.train.group import ensure_group, torch_backend
 from plough.train.inforce import identity_of_this_process
@@ -124,8 +124,6 @@ def _check_mode(arguments: TrainingArguments, identity: WorkerIdentity) -> None:
     """accelerate must have understood that there are others."""
     seen = arguments.distributed_state.num_processes if arguments.distributed_state is not None else 1
     if seen != identity.world_size and identity.world_size > 1:
-        from plough.errors import RanksAloneError
-
         raise RanksAloneError(
             f"{identity.launcher} started {identity.world_size} ranks, and accelerate sees {seen}",
             hint="do not set ACCELERATE_USE_CPU, or use_configured_state in accelerator_config, by hand",

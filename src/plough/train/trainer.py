@@ -17,7 +17,7 @@ from transformers.trainer_callback import ProgressCallback, TrainerCallback
 
 from plough._version import __version__
 from plough.contract import Contract, Env
-from plough.files import staged_folder, write_text_atomic
+from plough.files import staged_folder, write_json_atomic, write_text_atomic
 from plough.train import compat
 from plough.train.group import check_group
 from plough.train.guard import active_guard
@@ -101,7 +101,7 @@ def save_run(folder: Path, arguments: Any) -> None:
         "contract": msgspec.to_builtins(contract),
         "plan": json.loads(plan.read_text()) if Env.PLOUGH_JOB_DIR in os.environ and plan.exists() else None,
     }
-    write_text_atomic(folder / "plough.json", json.dumps(record, indent=2) + "\n")
+    write_json_atomic(folder / "plough.json", record)
 
 
 compat.offer("transformers.trainer", "Trainer", Trainer)

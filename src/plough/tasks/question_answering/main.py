@@ -6,6 +6,7 @@ The order of the whole task is in `main`; each step is a module or a short funct
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from plough.contract import Contract
 from plough.errors import DataError, PloughError
+from plough.files import write_json_atomic
 from plough.tasks.question_answering.arguments import DataArguments, ModelArguments, parse
 from plough.tasks.question_answering.card import write_card
 from plough.tasks.question_answering.data import read_split
@@ -26,7 +28,6 @@ from plough.tasks.question_answering.trainer import (
     QuestionAnsweringTrainer,
     make_question_set,
 )
-from plough.train.trainer import save_run
 
 __all__ = ["entry", "main"]
 
@@ -117,7 +118,6 @@ def main(argv: list[str]) -> int:
         )
     if lead:
         read.save(folder)
-        save_run(folder, training)
         if training.do_train:
             write_card(folder, model_args=model_args, data_args=data_args, training=training)
     return 0
@@ -143,13 +143,7 @@ class _Reader:
         return examples
 
     def save(self, folder: Path) -> None:
-        import json
-
-        from plough.files import write_text_atomic
-
-        write_text_atomic(
-            folder / "data_report.json", json.dumps(self.reports, indent=2, ensure_ascii=False) + "\n"
-        )
+        write_json_atomic(folder / "data_report.json", self.reports)
 
 
 def _window_length(data_args: DataArguments, tokenizer: Any, lead: bool) -> int:
@@ -181,8 +175,6 @@ def _say(lead: bool, *texts: str) -> None:
 
 def entry(argv: list[str] | None = None) -> int:
     """`main` for a script's last line: under Plough's worker errors go to it, else to the terminal."""
-    import os
-
     try:
         return main(sys.argv[1:] if argv is None else argv)
     except PloughError as error:

@@ -6,7 +6,6 @@ load_best_model_at_end, because `evaluate` returns eval_f1 and eval_exact_match 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from datasets import Dataset
 from transformers.trainer_utils import speed_metrics
 
-from plough.files import write_text_atomic
+from plough.files import write_json_atomic
 from plough.tasks.question_answering.examples import Example
 from plough.tasks.question_answering.features import WindowShape, cut_windows, windows_of
 from plough.tasks.question_answering.metrics import gold_texts, score_v1, score_v2
@@ -136,5 +135,4 @@ def write_predictions(
     if null_odds:
         contents["null_odds"] = null_odds_json(predictions)
     for name, content in contents.items():
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        write_text_atomic(folder / f"{prefix}_{name}.json", text)
+        write_json_atomic(folder / f"{prefix}_{name}.json", content)
