@@ -40,6 +40,7 @@ def test_other_names_are_refused() -> None:
         "import plough.topology",
         "import plough.launchers, plough.launchers.shim, plough.launchers.relay",
         "import plough.cli.main, plough.cli.run, plough.cli.exec, plough.cli.plan, plough.cli.probe",
+        "import plough.cli.build, plough.comm.build",
         "from plough.cli.main import main; main(['plan'])",
     ],
 )

@@ -4,6 +4,7 @@
     ├── UsageError               a flag, value or combination of flags that makes no sense
     ├── MachineError             the machine, or a captured machine file, cannot be read
     ├── PlanError                more was asked for than the machine has
+    ├── BuildError               Plough's C++ part cannot be compiled or loaded
     ├── LaunchError              the ranks could not be started
     │   └── RankFailed           a rank ended badly; carries rank, host, code (exit code 1)
     ├── ContractError            what was planned is not what happened
@@ -17,6 +18,7 @@ This file knows nothing of the rest of Plough, and must not.
 from __future__ import annotations
 
 __all__ = [
+    "BuildError",
     "ContractError",
     "DataError",
     "LaunchError",
@@ -58,6 +60,10 @@ class MachineError(PloughError):
 
 class PlanError(PloughError):
     """More was asked for than the machine has."""
+
+
+class BuildError(PloughError):
+    """Plough's C++ part cannot be compiled, kept or loaded here."""
 
 
 class LaunchError(PloughError):

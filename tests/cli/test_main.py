@@ -40,6 +40,7 @@ WRONG = [
     "plan --allocator mimalloc",
     "plan --openmp llvm",
     "probe --jsn",
+    "build --jobs 2",
     "run",
     "run --ranks 2",
     "run --launcher slurm train.py",

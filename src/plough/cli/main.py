@@ -21,6 +21,8 @@ VERBS = {
     "ask": ("plough.cli.ask", "ask a fine-tuned question answering model"),
     "plan": ("plough.cli.plan", "show which rank would get which cores, memory and variables, and why"),
     "probe": ("plough.cli.probe", "show what this machine is and what of it you may use"),
+    "doctor": ("plough.cli.doctor", "find out whether what is installed works together"),
+    "build": ("plough.cli.build", "compile the ccl backend now, for an image or a host without a compiler"),
 }
 
 EPILOG = """\

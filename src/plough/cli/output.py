@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -15,10 +16,12 @@ from rich.text import Text
 from plough.contract import Env
 from plough.errors import PloughError
 
-__all__ = ["emit", "note", "table", "warn"]
+__all__ = ["PIPE_WIDTH", "emit", "note", "painted", "table", "warn"]
 
 PIPE_WIDTH = 160
 """Columns where there is no terminal: enough for every row of `plough plan` on one line."""
+
+COLOURS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36}
 
 
 def emit(text: str) -> None:
@@ -38,10 +41,14 @@ def note(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    label = "warning:"
-    if sys.stderr.isatty() and Env.NO_COLOR not in os.environ:
-        label = f"\x1b[33m{label}\x1b[0m"
-    print(f"plough: {label} {text}", file=sys.stderr, flush=True)
+    print(f"plough: {painted('warning:', 'yellow', sys.stderr)} {text}", file=sys.stderr, flush=True)
+
+
+def painted(text: str, colour: str, stream: TextIO) -> str:
+    """The text in a colour of COLOURS where `stream` is a terminal and NO_COLOR is not set, else as it is."""
+    if stream.isatty() and Env.NO_COLOR not in os.environ:
+        return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
+    return text
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int = 0) -> str:
