@@ -12,26 +12,32 @@ import pytest
 from plough.comm.oneccl import NotUsable, find_oneccl
 
 sys.path.insert(0, str(Path(__file__).parent / "ranks"))
-from starting import run_ranks  # noqa: E402
+from starting import run_ranks
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler: g++ is not here")
 
 SMALL = {"COUNTS": "0,1,700,9001"}
 WAYS = {
-    "two ranks, buffer to buffer": dict(size=2, env={}),
-    "two ranks, shared memory, small slots": dict(
-        size=2, env={**SMALL, "PLOUGH_CCL_DIRECT": "0", "PLOUGH_CCL_SLOT_KIB": "8"}
-    ),
-    "three ranks, avx2, two workers": dict(
-        size=3, env={**SMALL, "PLOUGH_CCL_ISA": "avx2", "CCL_WORKER_COUNT": "2"}
-    ),
-    "two hosts of one rank, gloo": dict(size=2, hosts=2, env={**SMALL, "PLOUGH_CCL_TRANSPORT": "gloo"}),
-    "five ranks on two hosts, gloo": dict(
-        size=5, hosts=2, env={"COUNTS": "0,1,9001", "PLOUGH_CCL_TRANSPORT": "gloo"}
-    ),
-    "four ranks on two hosts, oneCCL": dict(
-        size=4, hosts=2, env={"COUNTS": "0,1,9001,70001", "PLOUGH_CCL_TRANSPORT": "oneccl"}
-    ),
+    "two ranks, buffer to buffer": {"size": 2, "env": {}},
+    "two ranks, shared memory, small slots": {
+        "size": 2,
+        "env": {**SMALL, "PLOUGH_CCL_DIRECT": "0", "PLOUGH_CCL_SLOT_KIB": "8"},
+    },
+    "three ranks, avx2, two workers": {
+        "size": 3,
+        "env": {**SMALL, "PLOUGH_CCL_ISA": "avx2", "CCL_WORKER_COUNT": "2"},
+    },
+    "two hosts of one rank, gloo": {"size": 2, "hosts": 2, "env": {**SMALL, "PLOUGH_CCL_TRANSPORT": "gloo"}},
+    "five ranks on two hosts, gloo": {
+        "size": 5,
+        "hosts": 2,
+        "env": {"COUNTS": "0,1,9001", "PLOUGH_CCL_TRANSPORT": "gloo"},
+    },
+    "four ranks on two hosts, oneCCL": {
+        "size": 4,
+        "hosts": 2,
+        "env": {"COUNTS": "0,1,9001,70001", "PLOUGH_CCL_TRANSPORT": "oneccl"},
+    },
 }
 
 

@@ -90,11 +90,9 @@ def test_two_ranks_double_batch_and_accumulation_agree(
 
 
 def test_the_group_is_as_asked_and_said_aloud(of_two_ranks: dict[str, Any]) -> None:
-    # `ccl` is gloo until Plough's own backend is there, and that is said.
-    assert of_two_ranks["group"] == {"world_size": 2, "backend": "gloo", "asked": "ccl", "seconds": 77.0}
+    assert of_two_ranks["group"] == {"world_size": 2, "backend": "ccl", "asked": "ccl", "seconds": 77.0}
     said = of_two_ranks["stderr"]
-    assert said.count("ranks talk over gloo") == 1
-    assert "world size 2, backend gloo" in said
+    assert "world size 2, backend ccl" in said
     assert "12 steps" in said
     assert "fp32" in said
 

@@ -111,11 +111,13 @@ def _gloo(
 ) -> Any:
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._timeout = timeout
-    if address is None:
-        device = dist.ProcessGroupGloo.create_default_device(lazy_init=lazy)
+    create = dist.ProcessGroupGloo.create_device
+    if names := os.environ.get(Env.GLOO_SOCKET_IFNAME):
+        options._devices = [create(interface=name, lazy_init=lazy) for name in names.split(",")]
+    elif address is not None:
+        options._devices = [create(hostname=address, lazy_init=lazy)]
     else:
-        device = dist.ProcessGroupGloo.create_device(hostname=address, lazy_init=lazy)
-    options._devices = [device]
+        options._devices = [dist.ProcessGroupGloo.create_default_device(lazy_init=lazy)]
     return dist.ProcessGroupGloo(PrefixStore(f"{name}/", store), rank, size, options)
 
 

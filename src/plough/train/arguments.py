@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from transformers.training_args import TrainingArguments as _TransformersArguments
 
-from plough.contract import WorkerIdentity
+from plough.contract import Env, WorkerIdentity
 from plough.errors import RanksAloneError, UsageError
 from plough.train import compat
 from plough.train.group import ensure_group, torch_backend
@@ -38,6 +39,13 @@ class TrainingArguments(_TransformersArguments):  # type: ignore[misc]
             "help": "What ranks talk over. Default: the best there is for the device. `ccl` is Plough's own "
             "between CPUs.",
             "choices": ["ccl", "nccl", "gloo", "mpi", "xccl", "hccl", "cncl", "mccl"],
+        },
+    )
+    ddp_bucket_cap_mb: int | None = field(
+        default=None,
+        metadata={
+            "help": "MiB of gradients that ranks average together. Default: what `plough tune` found for this "
+            "machine, else torch's own, 25."
         },
     )
     no_cuda: bool = field(
@@ -74,6 +82,8 @@ class TrainingArguments(_TransformersArguments):  # type: ignore[misc]
             self.dataloader_pin_memory = False  # there is no device to copy to
         if self.warmup_ratio is not None and not 0 <= self.warmup_ratio <= 1:
             raise UsageError(f"--warmup_ratio {self.warmup_ratio}: a share of the steps lies between 0 and 1")
+        if self.ddp_bucket_cap_mb is None:
+            self.ddp_bucket_cap_mb = _bucket_from_env()
         if self.group_by_length:
             self.train_sampling_strategy = "group_by_length"
         if self.use_ipex:
@@ -107,10 +117,7 @@ class TrainingArguments(_TransformersArguments):  # type: ignore[misc]
         wanted = self.ddp_backend
         if self.use_cpu:
             if identity.world_size > 1:
-                backend, said = torch_backend(wanted, "cpu")
-                if said is not None:
-                    _say_once(said)
-                ensure_group(identity, backend, self.ddp_timeout_delta)
+                ensure_group(identity, torch_backend(wanted, "cpu"), self.ddp_timeout_delta)
             self.ddp_backend = None  # accelerate would look for a group even for a process alone
         try:
             device: torch.device = super()._setup_devices
@@ -118,6 +125,19 @@ class TrainingArguments(_TransformersArguments):  # type: ignore[misc]
             self.ddp_backend = wanted
         _check_mode(self, identity)
         return device
+
+
+def _bucket_from_env() -> int | None:
+    """What `plough tune` found best here, or the user set for all scripts; None leaves it to torch."""
+    text = os.environ.get(Env.PLOUGH_BUCKET_MB)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(
+            f"{Env.PLOUGH_BUCKET_MB}={text!r} is not a positive whole number",
+            hint="unset it, or set it to the size of a bucket of gradients in MiB",
+        )
+    return int(text)
 
 
 def _check_mode(arguments: TrainingArguments, identity: WorkerIdentity) -> None:

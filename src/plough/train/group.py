@@ -13,30 +13,29 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from plough.comm.register import register as register_ccl
 from plough.contract import Contract, Env, WorkerIdentity
 from plough.errors import ContractError, LaunchError, RanksAloneError
 
 __all__ = ["all_cpus_allowed", "check_group", "default_store", "ensure_group", "torch_backend"]
 
 
-def torch_backend(name: str | None, device: str) -> tuple[str, str | None]:
-    """The torch backend for what the user asked, and a sentence to say aloud when it is another.
+def torch_backend(name: str | None, device: str) -> str:
+    """The torch backend for what the user asked; None means: choose (ccl between CPUs, nccl between GPUs).
 
-    None means: choose (gloo between CPUs, nccl between GPUs).
+    Raises LaunchError for one that this PyTorch does not have.
     """
     if name is None:
-        return ("gloo" if device == "cpu" else "nccl"), None
+        name = "ccl" if device == "cpu" else "nccl"
     if name == "ccl":
-        return "gloo", (
-            "ccl: oneCCL's PyTorch bindings are archived and Plough's own `ccl` is not in this version; "
-            "ranks talk over gloo"
-        )
+        # torch does this itself when it is imported, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0.
+        register_ccl()
     if name == "mpi" and not dist.is_mpi_available():
         raise LaunchError(
             "--ddp_backend mpi: this PyTorch was built without MPI",
-            hint="use --ddp_backend gloo (mpirun may still start the ranks)",
+            hint="leave it out, or use --ddp_backend ccl (mpirun may still start the ranks)",
         )
-    return name, None
+    return name
 
 
 def ensure_group(identity: WorkerIdentity, backend: str, timeout: timedelta) -> None:
@@ -103,7 +102,7 @@ def all_cpus_allowed() -> Iterator[None]:
     """Threads created inside may use every core of the rank.
 
     OpenMP binds the main thread to one core, and threads inherit the binding of the one that creates
-    them: gloo's would all sit on the busiest core of the rank.
+    them: the backend's would all sit on the busiest core of the rank.
     """
     contract = Contract.from_env(os.environ)
     if contract is None or not contract.cpus:

@@ -63,6 +63,7 @@ class Guard:
         self.device = contract.device
         self.samples_per_second: float | None = None
         self.precision: str | None = None
+        self.bucket_mb: float | None = None
         self._first_step: float | None = None
         self._store: Any = None
         self._pending: dict[str, int] = {}
@@ -86,6 +87,7 @@ class Guard:
             steps=self.steps,
             samples_per_second=self.samples_per_second,
             precision=self.precision,
+            bucket_mb=self.bucket_mb,
         )
 
     def look_at_group(self) -> None:

@@ -84,6 +84,7 @@ class _TellGuard(TrainerCallback):  # type: ignore[misc]
         if guard is not None:
             guard.look_at_group()
             guard.precision = "bf16 autocast, fp32 weights" if args.bf16 else "fp32"
+            guard.bucket_mb = args.ddp_bucket_cap_mb
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         guard = active_guard()

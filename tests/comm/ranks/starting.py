@@ -37,10 +37,11 @@ def start_ranks(
 ) -> list[subprocess.Popen[str]]:
     """Rank r acts as if on host r % hosts. prefix[r]: words before python, e.g. to enter a namespace."""
     port = free_port()
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PLOUGH_CCL", "CCL_"))}
     processes = []
     for rank in range(size):
         environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("PLOUGH_CCL", "CCL_"))},
+            **inherited,
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(size),

@@ -180,12 +180,12 @@ void Group::check(int peer) {
   // A leader that waits for other hosts knows better than we do who is to blame.
   const bool linking = segment_->state(peer).linking.load(std::memory_order_acquire) != 0;
   if (linking && Clock::now() <= deadline_ + kLeaderGrace) return;
-  blame(peer);
+  blame_late();
 }
 
-void Group::blame(int first) {
+void Group::blame_late() {
   std::string late;
-  for (int peer = first; peer < size_; peer++) {
+  for (int peer = 0; peer < size_; peer++) {
     const uint32_t tick = segment_->cell(peer, tick_).tick.load(std::memory_order_acquire);
     if (peer == index_ || static_cast<int32_t>(tick - tick_) >= 0) continue;
     if (late.size() > kTextBytes / 2) {
@@ -194,6 +194,7 @@ void Group::blame(int first) {
     }
     late += (late.empty() ? "" : "; ") + who(peer) + " did not come: " + doing(peer);
   }
+  if (late.empty()) return;  // they came while we looked
   char seconds[32];
   std::snprintf(seconds, sizeof(seconds), "%g", static_cast<double>(timeout_.count()) / 1000.0);
   fail(Failure::timed_out, current() + " timed out after " + seconds + " s: " + late);
@@ -225,7 +226,7 @@ void Group::arrive(const Call& call) {
 
 void Group::arrive() {
   Cell& cell = segment_->cell(index_, ++tick_);
-  cell.tick.store(tick_, std::memory_order_release);
+  cell.tick.store(tick_);
   wake_sleepers(cell.tick, segment_->bell(index_).sleepers);
 }
 
@@ -253,6 +254,39 @@ void Group::compare_calls() {
     fail(Failure::mismatch, "ranks called different things: " + who(low) + ": " + describe(call_of(low)) + "; " +
                                 who(high) + ": " + describe(call_of(high)));
   }
+}
+
+// ---- each other's memory ----
+
+void Group::read(int peer, void* to, uint64_t from, size_t bytes) {
+  try {
+    read_memory(reach_, pid(peer), to, from, bytes);
+  } catch (const Error& error) {
+    fail_to_reach(peer, error);
+  }
+}
+
+void Group::write(int peer, uint64_t to, const void* from, size_t bytes) {
+  try {
+    write_memory(reach_, pid(peer), to, from, bytes);
+  } catch (const Error& error) {
+    fail_to_reach(peer, error);
+  }
+}
+
+// Whom we cannot reach is lost to all: the others wait for us, and would not learn of it by themselves.
+void Group::fail_to_reach(int peer, const Error& error) {
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr)
+    fail(Failure::peer_lost, who(peer) + " died; " + current() + " cannot be finished");
+  fail(Failure::other, current() + " failed: " + error.what());
+}
+
+// Nobody may touch its buffers before all have taken from them, and written to them, what they must. Who
+// gave up waiting did not wait for that: what was read from it since may be anything.
+void Group::close_buffers() {
+  arrive();
+  wait_all();
+  if (failed()) throw_failure();
 }
 
 // ---- rounds ----
@@ -417,7 +451,7 @@ void Group::from_buffers(const std::vector<ConstSpan>& own, const std::vector<Ta
     if (job.take != nullptr) {
       const Take& take = *job.take;
       const auto from = reinterpret_cast<uint64_t>(piece_of(take.peer, take.piece).data);
-      read_memory(reach_, pid(take.peer), at(take.to.data, job.offset), from + take.offset + job.offset, job.length);
+      read(take.peer, at(take.to.data, job.offset), from + take.offset + job.offset, job.length);
       return;
     }
     char* memory = thread_scratch(chunk * size_);
@@ -428,15 +462,13 @@ void Group::from_buffers(const std::vector<ConstSpan>& own, const std::vector<Ta
         continue;
       }
       const auto from = reinterpret_cast<uint64_t>(piece_of(peer, fold->piece).data);
-      read_memory(reach_, pid(peer), memory + peer * chunk, from + job.offset, job.length);
+      read(peer, memory + peer * chunk, from + job.offset, job.length);
       sources[peer] = memory + peer * chunk;
     }
     const size_t element = size_of(fold->dtype);
     fold_chunk(*fold, job.offset / element, job.length / element, sources.data());
   });
-  // Nobody may touch what it offered before all have taken it.
-  arrive();
-  wait_all();
+  close_buffers();
 }
 
 // ---- reductions of whole buffers ----
@@ -492,7 +524,7 @@ void Group::shards_to_buffers(const Fold& whole, const void* in, int only) {
     std::vector<const void*> sources(size_);
     for (int peer = 0; peer < size_; peer++) {
       sources[peer] = peer == index_ ? at(in, offset) : memory + peer * chunk;
-      if (peer != index_) read_memory(reach_, pid(peer), memory + peer * chunk, call_of(peer).in + offset, length);
+      if (peer != index_) read(peer, memory + peer * chunk, call_of(peer).in + offset, length);
     }
     // Ours of the scratch is free: where the result goes if it is not for us.
     Fold part = whole;
@@ -503,11 +535,10 @@ void Group::shards_to_buffers(const Fold& whole, const void* in, int only) {
       if (only >= 0 && peer != only) continue;
       // After a failure the others may have gone on with their buffers.
       if (failed()) throw_failure();
-      write_memory(reach_, pid(peer), call_of(peer).out + offset, part.to, length);
+      write(peer, call_of(peer).out + offset, part.to, length);
     }
   });
-  arrive();
-  wait_all();
+  close_buffers();
 }
 
 // The same without a way into each other's buffers. Three things happen in each step: a chunk of every

@@ -123,7 +123,12 @@ class Group {
   void wait_all();
   void compare_calls();
   void check(int peer);
-  [[noreturn]] void blame(int peer);
+  void blame_late();
+
+  void read(int peer, void* to, uint64_t from, size_t bytes);
+  void write(int peer, uint64_t to, const void* from, size_t bytes);
+  [[noreturn]] void fail_to_reach(int peer, const Error& error);
+  void close_buffers();
 
   size_t one_shot_limit() const;
   bool fits_one_shot() const;

@@ -31,7 +31,7 @@ bool Mailbox::idle() {
 
 void Mailbox::ring(int peer) {
   Bell& bell = group_.segment().bell(peer);
-  bell.rings.fetch_add(1, std::memory_order_release);
+  bell.rings.fetch_add(1);
   wake_sleepers(bell.rings, bell.listeners);
 }
 
@@ -186,17 +186,19 @@ bool Mailbox::match(int peer, std::vector<Finished>& finished) {
     const bool stream = !arrived.eager && group_.reach() == Reach::slots;
     if (stream && lane.streaming) return moved;  // one at a time
     letter->from = peer;
+    // Still expected meanwhile: if this throws, the letter must be told as all others.
+    if (!stream) deliver(peer, arrived, *letter);
     expected_.erase(wanted);
     lane.arrived.erase(lane.arrived.begin() + static_cast<std::ptrdiff_t>(i));
     moved = true;
     if (stream) {
+      letter->slot = static_cast<int>(arrived.slot);
       lane.streaming = std::move(letter);
       lane.streaming_slot = arrived.slot;
       group_.segment().channel(peer, index_).staging.store(static_cast<int32_t>(arrived.slot), std::memory_order_release);
       ring(peer);
       continue;
     }
-    deliver(peer, arrived, *letter);
     finished.push_back({std::move(letter), nullptr});
   }
   return moved;
@@ -217,6 +219,8 @@ void Mailbox::deliver(int peer, const Arrived& arrived, Letter& letter) {
         group_.fail(Failure::peer_lost, group_.who(peer) + " was lost while it sent: " + error.what());
       }
     }
+    // A sender that gave up did not wait for us: what was read since may be anything.
+    if (group_.failed()) group_.throw_failure();
   }
   channel.messages[arrived.slot].state.store(static_cast<uint32_t>(MessageState::done), std::memory_order_release);
   ring(peer);
@@ -257,6 +261,21 @@ std::string Mailbox::describe(const Letter& letter) {
   return "recv" + number + " from " + (letter.peer < 0 ? "any rank" : group_.who(letter.peer));
 }
 
+// Whoever is gone by now may have done its part since we looked: that comes first.
+bool Mailbox::has_news(const Letter& letter, int peer) {
+  if (letter.sending) {
+    if (letter.slot < 0) return false;
+    const Message& message = group_.segment().channel(index_, peer).messages[letter.slot];
+    return message.state.load(std::memory_order_acquire) == static_cast<uint32_t>(MessageState::done);
+  }
+  const Channel& channel = group_.segment().channel(peer, index_);
+  const auto differ = [](const std::atomic<uint64_t>& theirs, const std::atomic<uint64_t>& ours) {
+    return theirs.load(std::memory_order_acquire) != ours.load(std::memory_order_relaxed);
+  };
+  // A receive has a slot while it is streamed.
+  return letter.slot >= 0 ? differ(channel.filled, channel.drained) : differ(channel.posted, channel.taken);
+}
+
 void Mailbox::look_for_trouble(std::vector<Finished>& finished) {
   const auto now = Clock::now();
   if (now - looked_ < std::chrono::milliseconds(10) && !group_.failed()) return;
@@ -269,9 +288,11 @@ void Mailbox::look_for_trouble(std::vector<Finished>& finished) {
       const int only = letter.peer;
       for (int peer = std::max(only, 0); peer < (only < 0 ? size_ : only + 1); peer++) {
         if (peer == index_) continue;
-        if (!group_.alive(peer)) group_.fail(Failure::peer_lost, group_.who(peer) + " died; " + describe(letter) + " cannot be finished");
-        if (only >= 0 && group_.has_left(peer))
-          group_.fail(Failure::peer_lost, group_.who(peer) + " has left the group; " + describe(letter) + " cannot be finished");
+        const bool dead = !group_.alive(peer);
+        if (!dead && (only < 0 || !group_.has_left(peer))) continue;
+        if (has_news(letter, peer)) continue;
+        group_.fail(Failure::peer_lost, group_.who(peer) + (dead ? " died; " : " has left the group; ") +
+                                            describe(letter) + " cannot be finished");
       }
       if (now <= letter.deadline) return;
       char seconds[32];

@@ -73,6 +73,7 @@ class Mailbox {
   bool match(int peer, std::vector<Finished>& finished);
   void deliver(int peer, const Arrived& arrived, Letter& letter);
   bool drain_stage(int peer, std::vector<Finished>& finished);
+  bool has_news(const Letter& letter, int peer);
   void look_for_trouble(std::vector<Finished>& finished);
   void give_up(std::exception_ptr error, std::vector<Finished>& finished);
   void ring(int peer);

@@ -54,7 +54,6 @@ std::shared_ptr<Segment> Segment::create(int ranks, int world, size_t slot_bytes
   for (int from = 0; from < ranks; from++)
     for (int to = 0; to < ranks; to++)
       if (from != to) segment->channel(from, to).staging.store(-1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
   header.magic = kMagic;
   return segment;
 }

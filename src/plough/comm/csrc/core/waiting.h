@@ -80,11 +80,10 @@ void wait_until(std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers, co
   }
 }
 
-// After the word was stored: wake those who sleep on it.
+// After the word was stored: wake those who sleep on it. It must have been stored seq_cst: either a sleeper
+// sees the new word, or we see that there is a sleeper.
 inline void wake_sleepers(std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers) {
-  // The store of the word must be seen by a sleeper before we look whether there is one.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (sleepers.load(std::memory_order_relaxed) != 0) futex_wake(word);
+  if (sleepers.load() != 0) futex_wake(word);
 }
 
 }  // namespace plough

@@ -57,6 +57,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
            py::arg("names"), py::arg("host"), py::arg("timeout_s"), py::arg("link"), py::arg("plugin"), py::arg("flat"), py::arg("leaders"),
            py::arg("spin_us"), py::arg("yield_us"), py::arg("workers"), py::arg("worker_cpus"), py::arg("direct"),
            py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("options", &CclBackend::getBackendOptions)
       .def("facts", &CclBackend::facts);
 
   module.def("reduce_isa", &reduce_isa);
