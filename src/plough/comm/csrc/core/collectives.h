@@ -53,6 +53,11 @@ class Collectives {
   void alltoall(const Turn& turn, DType dtype, const std::vector<ConstSpan>& ins, const std::vector<Span>& outs);
   void barrier(const Turn& turn);
 
+  // The group has failed: let the leaders of other hosts know that we will not come.
+  void abandon_link() {
+    if (link_) link_->abandon();
+  }
+
   Group& group() { return *group_; }
   int hosts() const { return static_cast<int>(members_.size()); }
   const char* link_name() const { return link_ ? link_->name() : ""; }

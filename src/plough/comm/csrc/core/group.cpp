@@ -8,7 +8,7 @@
 namespace plough {
 namespace {
 
-constexpr auto kLeaderGrace = std::chrono::milliseconds(600);
+constexpr auto kLeaderGrace = std::chrono::milliseconds(700);
 
 // Elements of a shard, so that no two ranks write to one cache line.
 size_t shard_size(size_t count, int ranks, size_t element) {
@@ -65,13 +65,14 @@ Group::Group(std::shared_ptr<Segment> segment, int index, int rank, const std::s
 
 Group::~Group() { leave(); }
 
-void Group::meet(Deadline deadline) {
+void Group::meet(Deadline deadline, const std::vector<std::string>& names) {
   deadline_ = deadline;
   for (int peer = 0; peer < size_; peer++) {
     RankState& state = segment_->state(peer);
     while (state.presence.load(std::memory_order_acquire) == static_cast<uint32_t>(Presence::never_came)) {
       if (Clock::now() > deadline)
-        fail(Failure::timed_out, "the rank with local index " + std::to_string(peer) + " never joined the group");
+        fail(Failure::timed_out, (names.empty() ? "the rank with local index " + std::to_string(peer) : names[peer]) +
+                                     " did not come to form the group");
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     const int pid = state.pid.load(std::memory_order_relaxed);
@@ -139,7 +140,9 @@ void Group::throw_failure() {
   }
 }
 
-std::string Group::current() const { return std::string(name_of(op_)) + " #" + std::to_string(seq_); }
+std::string Group::current() const {
+  return op_ == Op::none ? "forming the group" : std::string(name_of(op_)) + " #" + std::to_string(seq_);
+}
 
 std::string Group::who(int index) {
   RankState& state = segment_->state(index);
@@ -162,20 +165,58 @@ std::string Group::doing(int index) {
   return stopped(index) ? text + ", and it is stopped by a signal" : text;
 }
 
+uint32_t Group::tick_of(int peer) {
+  const uint32_t one = segment_->cell(peer, 0).tick.load(std::memory_order_acquire);
+  const uint32_t other = segment_->cell(peer, 1).tick.load(std::memory_order_acquire);
+  return static_cast<int32_t>(one - other) > 0 ? one : other;
+}
+
+// As far as can be seen from here: -1 for nobody.
+int Group::waits_for(int peer) {
+  RankState& state = segment_->state(peer);
+  if (stopped(peer)) return -1;
+  if (state.inside.load(std::memory_order_relaxed) == 0) return state.mail_peer.load(std::memory_order_relaxed) - 1;
+  for (int other = 0; other < size_; other++)
+    if (static_cast<int32_t>(tick_of(other) - tick_of(peer)) < 0) return other;
+  return -1;
+}
+
+std::string Group::trail(int index) {
+  std::string text = doing(index);
+  std::vector<bool> seen(size_);
+  seen[index_] = seen[index] = true;
+  for (int next = waits_for(index); next >= 0 && next < size_ && !seen[next]; next = waits_for(next)) {
+    seen[next] = true;
+    text += "; it waits for " + who(next) + ": " + doing(next);
+  }
+  return text;
+}
+
+std::string Group::trouble_here() {
+  std::string text;
+  for (int peer = 0; peer < size_; peer++) {
+    const bool dead = !alive(peer);
+    if (dead || stopped(peer)) text += "; " + who(peer) + (dead ? " died" : " is stopped by a signal");
+  }
+  return text;
+}
+
 bool Group::has_left(int index) {
   return segment_->state(index).presence.load(std::memory_order_acquire) == static_cast<uint32_t>(Presence::left);
 }
 
+bool Group::arrived(int peer) {
+  return static_cast<int32_t>(segment_->cell(peer, tick_).tick.load(std::memory_order_acquire) - tick_) >= 0;
+}
+
 void Group::check(int peer) {
-  if (failed()) throw_failure();
-  if (!alive(peer)) {
-    // It may have arrived with its last breath.
-    if (static_cast<int32_t>(segment_->cell(peer, tick_).tick.load(std::memory_order_acquire) - tick_) >= 0) return;
-    fail(Failure::peer_lost, who(peer) + " died; " + current() + " cannot be finished");
-  }
-  if (has_left(peer) &&
-      static_cast<int32_t>(segment_->cell(peer, tick_).tick.load(std::memory_order_acquire) - tick_) < 0)
-    fail(Failure::peer_lost, who(peer) + " has left the group; " + current() + " cannot be finished");
+  const bool down = failed(), dead = !alive(peer), left = has_left(peer);
+  // Looked at last: it may have arrived with its last breath. What went wrong after that is for what comes
+  // after that to find out.
+  if (arrived(peer)) return;
+  if (down) throw_failure();
+  if (dead) fail(Failure::peer_lost, who(peer) + " died; " + current() + " cannot be finished");
+  if (left) fail(Failure::peer_lost, who(peer) + " has left the group; " + current() + " cannot be finished");
   if (Clock::now() <= deadline_) return;
   // A leader that waits for other hosts knows better than we do who is to blame.
   const bool linking = segment_->state(peer).linking.load(std::memory_order_acquire) != 0;
@@ -186,8 +227,7 @@ void Group::check(int peer) {
 void Group::blame_late() {
   std::string late;
   for (int peer = 0; peer < size_; peer++) {
-    const uint32_t tick = segment_->cell(peer, tick_).tick.load(std::memory_order_acquire);
-    if (peer == index_ || static_cast<int32_t>(tick - tick_) >= 0) continue;
+    if (arrived(peer)) continue;
     if (late.size() > kTextBytes / 2) {
       late += ", and others";
       break;
@@ -195,21 +235,24 @@ void Group::blame_late() {
     late += (late.empty() ? "" : "; ") + who(peer) + " did not come: " + doing(peer);
   }
   if (late.empty()) return;  // they came while we looked
-  char seconds[32];
-  std::snprintf(seconds, sizeof(seconds), "%g", static_cast<double>(timeout_.count()) / 1000.0);
-  fail(Failure::timed_out, current() + " timed out after " + seconds + " s: " + late);
+  char after[40] = "";  // what it took to form the group is not ours to say
+  if (op_ != Op::none) std::snprintf(after, sizeof(after), " after %g s", static_cast<double>(timeout_.count()) / 1000.0);
+  fail(Failure::timed_out, current() + " timed out" + after + ": " + late);
 }
 
 // ---- arriving ----
 
-void Group::begin(Op op, uint64_t seq, Deadline deadline, std::chrono::milliseconds timeout) {
-  if (failed()) {
-    try {
-      throw_failure();
-    } catch (const Error& error) {
-      throw Broken(std::string("this group failed before and cannot be used any more: ") + error.what());
-    }
+void Group::check_usable() {
+  if (!failed()) return;
+  try {
+    throw_failure();
+  } catch (const Error& error) {
+    throw Broken(std::string("this group failed before and cannot be used any more: ") + error.what());
   }
+}
+
+void Group::begin(Op op, uint64_t seq, Deadline deadline, std::chrono::milliseconds timeout) {
+  check_usable();
   op_ = op, seq_ = seq, deadline_ = deadline, timeout_ = timeout;
   RankState& state = me();
   state.op.store(static_cast<uint32_t>(op), std::memory_order_relaxed);
@@ -217,7 +260,10 @@ void Group::begin(Op op, uint64_t seq, Deadline deadline, std::chrono::milliseco
   state.inside.store(1, std::memory_order_relaxed);
 }
 
-void Group::end() { me().inside.store(0, std::memory_order_relaxed); }
+void Group::end(bool finished) {
+  if (!finished) me().gave_up.store(seq_, std::memory_order_release);
+  me().inside.store(0, std::memory_order_relaxed);
+}
 
 void Group::arrive(const Call& call) {
   segment_->cell(index_, tick_ + 1).call = call;
@@ -236,8 +282,7 @@ void Group::wait_all() {
     const int peer = (index_ + step) % size_;
     Cell& cell = segment_->cell(peer, tick_);
     wait_until(
-        cell.tick, segment_->bell(peer).sleepers, tuning_.patience,
-        [&] { return static_cast<int32_t>(cell.tick.load(std::memory_order_acquire) - tick_) >= 0; },
+        cell.tick, segment_->bell(peer).sleepers, tuning_.patience, [&] { return arrived(peer); },
         [&] { check(peer); });
   }
 }
@@ -282,11 +327,15 @@ void Group::fail_to_reach(int peer, const Error& error) {
 }
 
 // Nobody may touch its buffers before all have taken from them, and written to them, what they must. Who
-// gave up waiting did not wait for that: what was read from it since may be anything.
+// gave up on this collective did not wait for that: what was read from it since may be anything.
 void Group::close_buffers() {
   arrive();
   wait_all();
-  if (failed()) throw_failure();
+  if (!failed()) return;
+  for (int peer = 0; peer < size_; peer++) {
+    const uint64_t unfinished = segment_->state(peer).gave_up.load(std::memory_order_acquire);
+    if (unfinished != 0 && unfinished <= seq_) throw_failure();
+  }
 }
 
 // ---- rounds ----

@@ -58,8 +58,9 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  // Once every rank of the host has made its Group: find the others. Throws PeerLost, TimedOut.
-  void meet(Deadline deadline);
+  // Once every rank of the host has made its Group: find the others. Throws PeerLost, TimedOut. names: what
+  // to call who has not come, by index.
+  void meet(Deadline deadline, const std::vector<std::string>& names = {});
 
   // Whether every rank wants, and is allowed, to read the buffers of every other: one answer for all.
   // Collective, within meet()'s deadline.
@@ -79,7 +80,8 @@ class Group {
   // Every collective begins and ends with these; between them come its rounds. begin() throws Broken when
   // the group has failed before.
   void begin(Op op, uint64_t seq, Deadline deadline, std::chrono::milliseconds timeout);
-  void end();
+  void check_usable();
+  void end(bool finished = true);
 
   // One round. `call` is what must agree; its bytes, addresses and number of pieces are filled in here. A
   // piece without an address offers nothing but its size, to be compared.
@@ -93,7 +95,7 @@ class Group {
   void reduce(Call call, int root, const void* in, void* out, size_t count, DType dtype, RedOp op,
               double divisor);
 
-  // A leader says that it waits for other hosts, so that the ranks of its own do not blame it too early.
+  // We wait for other hosts: the ranks of our own shall not blame us too early.
   void linking(bool on) { me().linking.store(on, std::memory_order_release); }
 
   // Make the failure known to all ranks of the host and throw it; the first failure wins.
@@ -104,9 +106,15 @@ class Group {
   // "rank 3 (pid 4242 on host n1)", and what it was last seen doing.
   std::string who(int index);
   std::string doing(int index);
+  // The same, and whom it waits for, and so on.
+  std::string trail(int index);
+  // "; rank 3 (...) died" or "is stopped by a signal", of all on this host, or nothing.
+  std::string trouble_here();
   bool alive(int index) const { return watches_[index] == nullptr || watches_[index]->alive(); }
   bool stopped(int index) const { return watches_[index] != nullptr && watches_[index]->stopped(); }
   bool has_left(int index);
+  // For whom our oldest message waits, for the others to tell; -1: there is none.
+  void mail_waits_for(int peer) { me().mail_peer.store(peer + 1, std::memory_order_relaxed); }
   int pid(int index) { return segment_->state(index).pid.load(std::memory_order_relaxed); }
 
   Deadline deadline() const { return deadline_; }
@@ -122,7 +130,10 @@ class Group {
   void arrive();
   void wait_all();
   void compare_calls();
+  bool arrived(int peer);
   void check(int peer);
+  uint32_t tick_of(int peer);
+  int waits_for(int peer);
   void blame_late();
 
   void read(int peer, void* to, uint64_t from, size_t bytes);

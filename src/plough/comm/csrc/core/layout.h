@@ -44,7 +44,9 @@ struct alignas(kLine) RankState {
   std::atomic<uint32_t> op;       // the collective it is in, or was in last
   std::atomic<uint64_t> seq;      // its number
   std::atomic<uint32_t> inside;   // 1 while in it
-  std::atomic<uint32_t> linking;  // 1 while a leader waits for other hosts
+  std::atomic<uint32_t> linking;  // 1 while it waits for other hosts
+  std::atomic<uint64_t> gave_up;  // the number of the collective it left unfinished, or 0
+  std::atomic<int32_t> mail_peer; // 1 + index of the rank a message to or from which is late, 0: none is
   char host[kHostBytes];
 };
 

@@ -23,6 +23,10 @@ class Link {
   virtual void exchange(const std::string& what, const std::vector<ConstSpan>& sends,
                         const std::vector<Span>& recvs, Deadline deadline) = 0;
 
+  // After a failure, when no exchange is under way and none will follow: let the others notice, if that can
+  // be done without them.
+  virtual void abandon() {}
+
   virtual const char* name() const = 0;
 };
 

@@ -77,6 +77,7 @@ bool Mailbox::progress() {
       look_for_trouble(finished);
     }
   }
+  if (!finished.empty()) group_.mail_waits_for(-1);
   for (const Finished& each : finished) each.letter->done(*each.letter, each.error);
   return moved || !finished.empty();
 }
@@ -281,8 +282,11 @@ void Mailbox::look_for_trouble(std::vector<Finished>& finished) {
   if (now - looked_ < std::chrono::milliseconds(10) && !group_.failed()) return;
   looked_ = now;
   std::exception_ptr error;
+  bool first = true;
   const auto inspect = [&](const Letter& letter) {
     if (error) return;
+    if (first) group_.mail_waits_for(letter.peer);
+    first = false;
     try {
       if (group_.failed()) group_.throw_failure();
       const int only = letter.peer;
@@ -298,7 +302,7 @@ void Mailbox::look_for_trouble(std::vector<Finished>& finished) {
       char seconds[32];
       std::snprintf(seconds, sizeof(seconds), "%g", static_cast<double>(letter.timeout.count()) / 1000.0);
       group_.fail(Failure::timed_out, describe(letter) + " timed out after " + seconds + " s" +
-                                          (only < 0 ? "" : ": " + group_.doing(only)));
+                                          (only < 0 ? "" : ": " + group_.trail(only)));
     } catch (...) {
       error = std::current_exception();
     }

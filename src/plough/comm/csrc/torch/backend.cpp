@@ -2,7 +2,7 @@
 
 #include "backend.h"
 
-#include <future>
+#include <ATen/record_function.h>
 
 #include "../core/reduce.h"
 
@@ -104,22 +104,27 @@ CclBackend::CclBackend(c10::intrusive_ptr<c10d::Store> store, int rank, std::sha
                        std::unique_ptr<Link> link, c10::intrusive_ptr<c10d::Backend> flat,
                        const BackendConfig& config)
     : Backend(rank, static_cast<int>(config.places.size())),
-      store_(std::move(store)),
-      flat_(std::move(flat)),
-      options_(c10::make_intrusive<Options>("ccl", config.timeout)),
-      names_(config.names) {
+      options_(c10::make_intrusive<Options>("ccl", config.timeout)) {
   std::unique_ptr<Group> group(
       new Group(std::move(segment), config.places[rank].index, rank, config.host, Reach::slots, config.tuning));
-  group->meet(Clock::now() + config.timeout);
+  std::vector<std::string> here;
+  for (size_t r = 0; r < config.places.size(); r++)
+    if (config.places[r].host == config.places[rank].host) here.push_back(config.names[r]);
+  group->meet(Clock::now() + config.timeout, here);
   if (group->can_reach_all(config.direct)) group->set_reach(Reach::kernel);
   group->segment().close_fd();
   std::unique_ptr<Collectives> collectives(
       new Collectives(std::move(group), std::move(link), config.places, rank));
-  const bool several = collectives->hosts() > 1;
-  if (several) collectives->on_link_failure([this](const std::string& what) { return explain(what); });
-  engine_ = std::make_shared<Engine>(std::move(collectives),
-                                     several ? [this](const std::string& what) { tell_other_hosts(what); }
-                                             : std::function<void(const std::string&)>());
+  Engine::OnFailure on_failure;
+  if (collectives->hosts() > 1) {
+    others_ = std::make_shared<OtherHosts>(std::move(store), std::move(flat), config.names, rank);
+    collectives->on_link_failure([others = others_](const std::string& what) { return others->explain(what); });
+    on_failure = [others = others_](const std::string& what, bool first) {
+      if (first) others->tell(what);
+      others->abandon();
+    };
+  }
+  engine_ = std::make_shared<Engine>(std::move(collectives), std::move(on_failure));
   init();
 }
 
@@ -139,46 +144,6 @@ std::unordered_map<std::string, std::string> CclBackend::facts() {
           {"workers", std::to_string(collectives.group().tuning().workers)}};
 }
 
-// ---- failures that cross hosts ----
-
-void CclBackend::tell_other_hosts(const std::string& what) {
-  // In a thread of its own: the store may be on the very host that was lost. The first account stands.
-  const auto store = store_;
-  std::thread([store, what] {
-    try {
-      const std::vector<uint8_t> text(what.begin(), what.end());
-      store->compareSet("failure", {}, text);
-    } catch (...) {
-      // The others will notice by their own timeouts.
-    }
-  }).detach();
-}
-
-// The leader of another host may know better than "connection lost" who is to blame.
-std::string CclBackend::explain(const std::string& what) {
-  const auto store = store_;
-  auto answer = std::make_shared<std::promise<std::string>>();
-  auto future = answer->get_future();
-  std::thread([store, answer] {
-    try {
-      for (int i = 0; i < 25; i++) {
-        if (store->check({"failure"})) {
-          const auto text = store->get("failure");
-          answer->set_value(std::string(text.begin(), text.end()));
-          return;
-        }
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      }
-      answer->set_value("");
-    } catch (...) {
-      answer->set_value("");
-    }
-  }).detach();
-  std::string known;
-  if (future.wait_for(std::chrono::milliseconds(600)) == std::future_status::ready) known = future.get();
-  return known.empty() || known == what ? what : known + " (here: " + what + ")";
-}
-
 c10d::ErrorType CclBackend::getError() {
   Group& group = engine_->collectives().group();
   if (!group.failed()) return c10d::ErrorType::SUCCESS;
@@ -188,20 +153,6 @@ c10d::ErrorType CclBackend::getError() {
 }
 
 // ---- running ----
-
-CclBackend::WorkPtr CclBackend::run(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
-                                    bool async, std::chrono::milliseconds timeout, Body body) {
-  if (timeout <= std::chrono::milliseconds(0)) timeout = options_->timeout;
-  async = async || coalescing_;
-  const uint64_t seq = ++seq_;
-  auto work = c10::make_intrusive<CclWork>(engine_, rank_, type, title, seq, inputs, std::move(outputs), async);
-  work->kept = inputs;
-  work->run = [this_engine = engine_.get(), seq, timeout, body = std::move(body)] {
-    body(this_engine->collectives(), Turn{seq, timeout, Clock::now() + timeout});
-  };
-  engine_->submit(work, async);
-  return keep(work);
-}
 
 CclBackend::WorkPtr CclBackend::keep(WorkPtr work) {
   if (coalescing_) coalesced_.push_back(work);
@@ -223,6 +174,26 @@ void CclBackend::abort() {
 void CclBackend::shutdown() {
   WithoutGil without;
   engine_->shut_down(nullptr);
+}
+
+template <typename Body>
+CclBackend::WorkPtr CclBackend::run(c10d::OpType type, const char* title, const Tensors& inputs,
+                                    const Tensors& outputs, bool async, std::chrono::milliseconds timeout,
+                                    Body body) {
+  if (timeout <= std::chrono::milliseconds(0)) timeout = options_->timeout;
+  async = async || coalescing_;
+  const uint64_t seq = ++seq_;
+  // Without a profiler the title is for nobody, and costs more than a small collective's arithmetic.
+  if (!at::hasCallbacks()) title = nullptr;
+  auto work = c10::make_intrusive<CclWork>(engine_, rank_, type, title, seq, inputs, outputs, async);
+  auto run = [engine = engine_.get(), seq, timeout, body = std::move(body)] {
+    body(engine->collectives(), Turn{seq, timeout, Clock::now() + timeout});
+  };
+  if (!async && engine_->run_now(*work, inputs, run)) return work;
+  work->kept = inputs;
+  work->run = std::move(run);
+  engine_->submit(work, async);
+  return keep(work);
 }
 
 // ---- collectives ----
@@ -480,18 +451,9 @@ CclBackend::WorkPtr CclBackend::mail(bool sending, c10d::OpType type, const char
     check_root(peer, size_, name);
     TORCH_CHECK_VALUE(peer != rank_, name, ": rank ", peer, " is this rank itself");
   }
-  const uint64_t seq = ++mail_seq_;
   const Filled buffer(tensor, sending);
-  if (flat_) {
-    // gloo cannot receive nothing from anybody: what is empty travels as one byte.
-    Tensors inner{buffer.dense().nbytes() > 0 ? buffer.dense() : at::zeros({1}, at::kByte)};
-    const auto what = std::string(name) + (sending ? " to " : " from ") + (any ? "any rank" : names_[peer]);
-    auto work = c10::make_intrusive<ForeignWork>(
-        sending ? flat_->send(inner, peer, tag) : any ? flat_->recvAnysource(inner, tag) : flat_->recv(inner, peer, tag),
-        type, what);
-    if (!sending) work->then = [buffer] { buffer.give_back(); };
-    return keep(work);
-  }
+  if (others_) return keep(mail_to_other_hosts(sending, type, buffer, peer, tag));
+  const uint64_t seq = ++mail_seq_;
   auto work = c10::make_intrusive<CclWork>(engine_, rank_, type, title, seq, tensors, sending ? Tensors{} : tensors, true);
   work->kept = {buffer.dense(), tensor};
   if (!sending) work->after = [buffer] { buffer.give_back(); };
@@ -506,6 +468,19 @@ CclBackend::WorkPtr CclBackend::mail(bool sending, c10d::OpType type, const char
   letter->deadline = Clock::now() + options_->timeout;
   engine_->post(std::move(letter), work);
   return keep(work);
+}
+
+CclBackend::WorkPtr CclBackend::mail_to_other_hosts(bool sending, c10d::OpType type, const Filled& buffer, int peer,
+                                                   int tag) {
+  const auto title = std::string(sending ? "send to " : "recv from ") + others_->name(peer);
+  auto work = c10::make_intrusive<ForeignWork>(engine_, others_, type, title, peer, options_->timeout);
+  // gloo cannot receive nothing from anybody: what is empty travels as one byte.
+  Tensors inner{buffer.dense().nbytes() > 0 ? buffer.dense() : at::zeros({1}, at::kByte)};
+  work->start([&](c10d::Backend& gloo) {
+    return sending ? gloo.send(inner, peer, tag) : peer < 0 ? gloo.recvAnysource(inner, tag) : gloo.recv(inner, peer, tag);
+  });
+  if (!sending) work->then = [buffer] { buffer.give_back(); };
+  return work;
 }
 
 CclBackend::WorkPtr CclBackend::send(Tensors& tensors, int to, int tag) {

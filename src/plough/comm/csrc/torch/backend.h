@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "engine.h"
+#include "other_hosts.h"
 #include "tensors.h"
 
 namespace plough {
@@ -73,19 +74,17 @@ class CclBackend : public c10d::Backend {
   std::unordered_map<std::string, std::string> facts();
 
  private:
-  using Body = std::function<void(Collectives&, const Turn&)>;
-
-  WorkPtr run(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, bool async,
+  // body(Collectives&, const Turn&) is the collective: run at once if nobody wants to do other things
+  // meanwhile, else queued.
+  template <typename Body>
+  WorkPtr run(c10d::OpType type, const char* title, const Tensors& inputs, const Tensors& outputs, bool async,
               std::chrono::milliseconds timeout, Body body);
   WorkPtr mail(bool sending, c10d::OpType type, const char* title, Tensors& tensors, int peer, int tag);
   WorkPtr keep(WorkPtr work);
-  std::string explain(const std::string& what);
-  void tell_other_hosts(const std::string& what);
+  WorkPtr mail_to_other_hosts(bool sending, c10d::OpType type, const Filled& buffer, int peer, int tag);
 
-  c10::intrusive_ptr<c10d::Store> store_;
-  c10::intrusive_ptr<c10d::Backend> flat_;
+  std::shared_ptr<OtherHosts> others_;  // null when there are none
   c10::intrusive_ptr<Options> options_;
-  std::vector<std::string> names_;
   std::shared_ptr<Engine> engine_;
   std::atomic<uint64_t> seq_{0}, mail_seq_{0};
   bool coalescing_ = false;

@@ -40,8 +40,12 @@ c10::intrusive_ptr<CclBackend> make_backend(
   if (plugin.has_value())
     between.reset(new PluginLink(plugin->first, reinterpret_cast<void*>(plugin->second), leaders));
   if (link.has_value()) between.reset(new GlooLink(*link, leaders));
-  return c10::make_intrusive<CclBackend>(store, rank, segment, std::move(between),
-                                         flat.value_or(c10::intrusive_ptr<c10d::Backend>()), config);
+  try {
+    return c10::make_intrusive<CclBackend>(store, rank, segment, std::move(between),
+                                           flat.value_or(c10::intrusive_ptr<c10d::Backend>()), config);
+  } catch (const Error&) {
+    std::rethrow_exception(as_torch_error(std::current_exception()));
+  }
 }
 
 }  // namespace

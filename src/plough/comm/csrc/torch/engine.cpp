@@ -1,6 +1,5 @@
 #include "engine.h"
 
-#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
 namespace plough {
@@ -25,7 +24,7 @@ std::exception_ptr as_torch_error(std::exception_ptr error) {
   }
 }
 
-Engine::Engine(std::unique_ptr<Collectives> collectives, std::function<void(const std::string&)> on_failure)
+Engine::Engine(std::unique_ptr<Collectives> collectives, OnFailure on_failure)
     : collectives_(std::move(collectives)),
       mailbox_(new Mailbox(collectives_->group())),
       on_failure_(std::move(on_failure)) {}
@@ -34,52 +33,42 @@ Engine::Engine(std::unique_ptr<Collectives> collectives, std::function<void(cons
 Engine::~Engine() = default;
 
 void Engine::submit(const c10::intrusive_ptr<CclWork>& work, bool async) {
-  if (!async) {
-    std::unique_lock<std::mutex> lock(running_, std::try_to_lock);
-    if (lock.owns_lock()) {
-      bool first;
-      {
-        std::lock_guard<std::mutex> queue_lock(queue_mutex_);
-        first = queue_.empty() && !ending_;
-      }
-      if (first) {
-        run(*work);
-        return;
-      }
-    }
-  }
+  bool late;
   {
     std::lock_guard<std::mutex> lock(queue_mutex_);
-    if (!ending_) {
+    late = ending_;
+    if (!late) {
       queue_.push_back(work);
+      waiting_ = queue_.size();
       if (!collective_thread_.joinable()) collective_thread_ = std::thread([this] { serve_collectives(); });
     }
   }
-  if (ending_) work->complete(std::make_exception_ptr(Broken("this group was destroyed")));
+  if (late) {
+    work->complete(std::make_exception_ptr(Broken("this group was destroyed")));
+    return;
+  }
   queued_.notify_one();
   if (!async) bring_about(*work, std::chrono::milliseconds(0));
 }
 
-void Engine::run(CclWork& work) {
-  std::exception_ptr error;
-  {
-    at::NoGradGuard no_grad;
-    try {
-      work.run();
-    } catch (...) {
-      error = std::current_exception();
-    }
-  }
-  if (error && on_failure_) {
-    try {
-      std::rethrow_exception(error);
-    } catch (const Broken&) {
-      // said before
-    } catch (const std::exception& cause) {
-      on_failure_(cause.what());
-    }
+void Engine::finish(CclWork& work, std::exception_ptr error) {
+  if (error) {
+    failed(error);
+    // Nobody else is in a collective, and no other will come to the link.
+    if (collectives_->group().failed()) collectives_->abandon_link();
   }
   work.complete(error);
+}
+
+void Engine::failed(std::exception_ptr error) {
+  if (!on_failure_) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Broken& cause) {
+    on_failure_(cause.what(), false);
+  } catch (const std::exception& cause) {
+    on_failure_(cause.what(), true);
+  }
 }
 
 // With running_ held: run what was queued first.
@@ -90,8 +79,18 @@ bool Engine::run_next() {
     if (queue_.empty()) return false;
     work = std::move(queue_.front());
     queue_.pop_front();
+    if (!ending_) waiting_ = queue_.size();
   }
-  run(*work);
+  std::exception_ptr error;
+  {
+    at::NoGradGuard no_grad;
+    try {
+      work->run();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  finish(*work, error);
   return true;
 }
 
@@ -145,13 +144,7 @@ void Engine::post(std::shared_ptr<Letter> letter, const c10::intrusive_ptr<CclWo
   letter->done = [this, work](Letter& finished, std::exception_ptr error) {
     if (finished.from >= 0)
       work->source(collectives_->group().segment().state(finished.from).rank.load(std::memory_order_relaxed));
-    if (error && on_failure_) {
-      try {
-        std::rethrow_exception(error);
-      } catch (const std::exception& cause) {
-        on_failure_(cause.what());
-      }
-    }
+    if (error) failed(error);
     work->complete(error);
   };
   mailbox_->post(std::move(letter));
@@ -186,6 +179,7 @@ void Engine::shut_down(const char* why) {
   {
     std::lock_guard<std::mutex> lock(queue_mutex_);
     ending_ = true;
+    waiting_ = 1;
     left.swap(queue_);
   }
   Group& group = collectives_->group();

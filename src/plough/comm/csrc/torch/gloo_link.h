@@ -15,6 +15,7 @@ class GlooLink : public Link {
 
   void exchange(const std::string& what, const std::vector<ConstSpan>& sends, const std::vector<Span>& recvs,
                 Deadline deadline) override;
+  void abandon() override { inner_.reset(); }  // closes its connections
   const char* name() const override { return "gloo"; }
 
  private:

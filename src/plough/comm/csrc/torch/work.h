@@ -9,11 +9,12 @@
 namespace plough {
 
 class Engine;
+class OtherHosts;
 
 class CclWork : public c10d::Work {
  public:
   CclWork(std::shared_ptr<Engine> engine, int rank, c10d::OpType type, const char* title, uint64_t seq,
-          const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs, bool async);
+          const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, bool async);
 
   bool wait(std::chrono::milliseconds timeout) override;
   std::vector<at::Tensor> result() override { return outputs_; }
@@ -57,21 +58,37 @@ class ManyWorks : public c10d::Work {
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
 };
 
-// A send or receive that another backend carries; its failure told in our words.
+// A send or receive that another backend carries. If it fails, so has the group.
 class ForeignWork : public c10d::Work {
  public:
-  ForeignWork(c10::intrusive_ptr<c10d::Work> inner, c10d::OpType type, std::string what)
-      : Work(-1, type), inner_(std::move(inner)), what_(std::move(what)) {}
+  // title: for messages; peer: -1 for any.
+  ForeignWork(std::shared_ptr<Engine> engine, std::shared_ptr<OtherHosts> others, c10d::OpType type,
+              std::string title, int peer, std::chrono::milliseconds timeout)
+      : Work(-1, type),
+        engine_(std::move(engine)),
+        others_(std::move(others)),
+        title_(std::move(title)),
+        peer_(peer),
+        timeout_(timeout) {}
+
+  void start(const std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend&)>& call);
 
   bool wait(std::chrono::milliseconds timeout) override;
-  bool isCompleted() override { return inner_->isCompleted(); }
-  bool isSuccess() const override { return inner_->isSuccess(); }
-  int sourceRank() const override { return inner_->sourceRank(); }
+  bool isCompleted() override { return !inner_ || inner_->isCompleted(); }
+  bool isSuccess() const override { return inner_ && inner_->isSuccess(); }
+  int sourceRank() const override { return inner_ ? inner_->sourceRank() : -1; }
   std::function<void()> then;  // e.g. copy into a strided tensor
 
  private:
-  c10::intrusive_ptr<c10d::Work> inner_;
-  std::string what_;
+  [[noreturn]] void fail(bool late, const std::string& why);
+
+  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<OtherHosts> others_;
+  const std::string title_;
+  const int peer_;
+  const std::chrono::milliseconds timeout_;
+  c10::intrusive_ptr<c10d::Work> inner_;  // null once it has failed
+  bool finished_ = false;
 };
 
 }  // namespace plough
