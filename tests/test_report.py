@@ -9,7 +9,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from plough.errors import LaunchError
-from plough.report import RankFacts, ranges, read_facts, render_block, write_facts
+from plough.report import ONE_BUCKET, RankFacts, ranges, read_facts, render_block, write_facts
 
 
 def facts(rank: int, **changes: Any) -> RankFacts:
@@ -48,6 +48,18 @@ def test_ranges(numbers: tuple[int, ...], text: str) -> None:
 def test_a_block_of_two_ranks(snapshot: SnapshotAssertion) -> None:
     trained = {"steps": 120, "samples_per_second": 31.25, "seconds": 61.24, "precision": "bf16 autocast"}
     assert render_block([facts(0, **trained), facts(1, **trained)]) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("bucket_mb", "words"),
+    [
+        (None, "world size 2, backend gloo"),
+        (50, "world size 2, backend gloo, gradients in buckets of 50 MiB"),
+        (ONE_BUCKET, "world size 2, backend gloo, gradients in one bucket"),
+    ],
+)
+def test_buckets_are_said_where_they_are_not_as_by_default(bucket_mb: int | None, words: str) -> None:
+    assert f"  group      {words}\n" in render_block([facts(0, bucket_mb=bucket_mb)])
 
 
 def test_a_block_of_one_process_that_did_not_train(snapshot: SnapshotAssertion) -> None:

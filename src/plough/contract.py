@@ -28,6 +28,7 @@ class Env:
     MASTER_PORT = "MASTER_PORT"
     TORCHELASTIC_RUN_ID = "TORCHELASTIC_RUN_ID"
     GLOO_SOCKET_IFNAME = "GLOO_SOCKET_IFNAME"
+    TORCH_CPP_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 
     # OpenMP: both runtimes, GNU's, Intel's
     OMP_NUM_THREADS = "OMP_NUM_THREADS"
@@ -69,6 +70,7 @@ class Env:
     # The session
     XDG_RUNTIME_DIR = "XDG_RUNTIME_DIR"
     XDG_CACHE_HOME = "XDG_CACHE_HOME"
+    XDG_CONFIG_HOME = "XDG_CONFIG_HOME"
 
     # Compiling
     CXX = "CXX"
@@ -82,12 +84,13 @@ class Env:
 
     # Plough's own
     PLOUGH_CCL_TRANSPORT = "PLOUGH_CCL_TRANSPORT"  # between hosts: auto, shm (none), oneccl or gloo
-    PLOUGH_CCL_DIRECT = "PLOUGH_CCL_DIRECT"  # "0": large messages go through shared memory, not buffer to buffer
+    PLOUGH_CCL_DIRECT = "PLOUGH_CCL_DIRECT"  # "0": never from buffer to buffer
     PLOUGH_CCL_SPIN_US = "PLOUGH_CCL_SPIN_US"  # how long a waiting rank keeps its core busy
     PLOUGH_CCL_SLOT_KIB = "PLOUGH_CCL_SLOT_KIB"  # shared memory per rank, in each of two halves
     PLOUGH_CCL_ISA = "PLOUGH_CCL_ISA"  # a narrower instruction set than the machine's for reductions
     PLOUGH_CCL_LOCALITY = "PLOUGH_CCL_LOCALITY"  # ranks with different texts act as if on different hosts
     PLOUGH_CACHE_DIR = "PLOUGH_CACHE_DIR"  # where what is compiled at first use is kept
+    PLOUGH_BUCKET_MB = "PLOUGH_BUCKET_MB"  # size of gradient buckets where the script asks for none
     PLOUGH_CONTRACT = "PLOUGH_CONTRACT"  # JSON of Contract; set by the shim, read by the worker
     PLOUGH_JOB_DIR = "PLOUGH_JOB_DIR"  # private folder of a job `plough run` started
     PLOUGH_LIVE = "PLOUGH_LIVE"  # "1": the launcher's terminal shows bars that redraw themselves

@@ -13,9 +13,10 @@ import msgspec
 from plough.errors import LaunchError
 from plough.files import write_text_atomic
 
-__all__ = ["RankFacts", "ranges", "read_facts", "render_block", "write_facts"]
+__all__ = ["ONE_BUCKET", "RankFacts", "bucket_words", "ranges", "read_facts", "render_block", "write_facts"]
 
-
+ONE_BUCKET = 1 << 20
+"""MiB: more than any model has, so that all gradients are averaged together, at the end."""
 SHOWN = 16
 """Ranks whose cores the block lists."""
 
@@ -25,7 +26,8 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     world_size: of the process group, 1 when none was formed. backend: of the group, or None.
     cpus: logical CPUs the process may run on. openmp, allocator: the library that really answers.
-    memory: the kernel's policy of the main thread, as words.
+    memory: the kernel's policy of the main thread, as words. bucket_mb: MiB of gradients that are averaged
+    together, None where torch's own default holds.
     steps: optimizer steps seen; seconds: from the worker's start to its end.
     """
 
@@ -44,6 +46,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     seconds: float = 0.0
     samples_per_second: float | None = None
     precision: str | None = None
+    bucket_mb: float | None = None
     problems: tuple[str, ...] = ()
 
 
@@ -69,7 +72,7 @@ def render_block(facts: Sequence[RankFacts]) -> str:
     more = f"; and {len(facts) - SHOWN} more ranks" if len(facts) > SHOWN else ""
     rows = [
         ("ranks", f"{len(facts)} on {', '.join(hosts)}"),
-        ("group", f"world size {first.world_size}, backend {first.backend or 'none (one process)'}"),
+        ("group", _group(first)),
         ("device", _same(ranks, [f.device for f in facts])),
         ("threads", _same(ranks, [f"{f.threads} per rank" for f in facts])),
         ("cores", "; ".join(f"rank {f.rank}: {ranges(f.cpus)}" for f in facts[:SHOWN]) + more),
@@ -86,6 +89,13 @@ def render_block(facts: Sequence[RankFacts]) -> str:
     problems = dict.fromkeys([p for f in facts for p in f.problems] + _crowded(facts))
     rows += [("problem", problem) for problem in problems]
     return "\n".join(["what ran", *(f"  {name:<10} {value}" for name, value in rows)])
+
+
+def _group(facts: RankFacts) -> str:
+    buckets = ""
+    if facts.bucket_mb is not None and facts.world_size > 1:
+        buckets = f", gradients in {bucket_words(facts.bucket_mb)}"
+    return f"world size {facts.world_size}, backend {facts.backend or 'none (one process)'}{buckets}"
 
 
 def _crowded(facts: Sequence[RankFacts]) -> list[str]:
@@ -110,6 +120,11 @@ def _same(ranks: Sequence[int], values: Sequence[str]) -> str:
     return "; ".join(
         f"rank{'s' * (len(those) > 1)} {ranges(those)}: {value}" for value, those in groups.items()
     )
+
+
+def bucket_words(bucket_mb: float) -> str:
+    """How gradients are averaged together, by the MiB that DistributedDataParallel is given."""
+    return "one bucket" if bucket_mb >= ONE_BUCKET else f"buckets of {bucket_mb:g} MiB"
 
 
 def ranges(cpus: Sequence[int]) -> str:

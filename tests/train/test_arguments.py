@@ -15,6 +15,7 @@ from transformers import HfArgumentParser, get_linear_schedule_with_warmup
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from plough import Trainer, TrainingArguments
+from plough.contract import Env
 from plough.errors import UsageError
 from tests.train.helpers import arguments_for, qa_rows, tiny_bert
 
@@ -130,6 +131,24 @@ def test_warmup_steps_win_over_the_ratio_and_replace_changes_it(tmp_path: Path) 
 def test_warmup_ratio_outside_0_to_1_is_refused(ratio: float, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="warmup_ratio"):
         arguments(tmp_path, warmup_ratio=ratio)
+
+
+@pytest.mark.parametrize(("asked", "found"), [(None, 7), (50, 50)])
+def test_buckets_are_as_tuned_unless_asked_for(
+    asked: int | None, found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert arguments(tmp_path, ddp_bucket_cap_mb=asked).ddp_bucket_cap_mb == asked
+    monkeypatch.setenv(Env.PLOUGH_BUCKET_MB, "7")
+    assert arguments(tmp_path, ddp_bucket_cap_mb=asked).ddp_bucket_cap_mb == found
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "many", "1.5"])
+def test_a_bucket_size_that_is_none_is_refused(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(Env.PLOUGH_BUCKET_MB, text)
+    with pytest.raises(UsageError, match=r"PLOUGH_BUCKET_MB=.* is not a positive whole number"):
+        arguments(tmp_path)
 
 
 def test_group_by_length_batches_like_lengths(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ VERBS = {
     "plan": ("plough.cli.plan", "show which rank would get which cores, memory and variables, and why"),
     "probe": ("plough.cli.probe", "show what this machine is and what of it you may use"),
     "doctor": ("plough.cli.doctor", "find out whether what is installed works together"),
+    "tune": ("plough.cli.tune", "measure threads, communication threads and bucket size with your model"),
+    "bench": ("plough.cli.bench", "measure collectives here: ccl, gloo and oneCCL, side by side"),
     "build": ("plough.cli.build", "compile the ccl backend now, for an image or a host without a compiler"),
 }
 

@@ -45,7 +45,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "--openmp", default="auto", choices=["auto", "intel", "gnu"], help="auto: Intel's when found"
     )
     group.add_argument(
-        "--ccl-worker-count", type=int, default=1, metavar="N", help="oneCCL threads per rank (default: 1)"
+        "--ccl-worker-count", type=int, metavar="N", help="oneCCL threads per rank (default: 1)"
     )
 
 

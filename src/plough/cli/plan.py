@@ -6,8 +6,9 @@ import argparse
 
 from plough.cli.options import add_plan_options, plan_request, user_settings
 from plough.cli.output import emit, table
+from plough.cli.tuned import add_tuned_option, plan_as_tuned
 from plough.contract import Env
-from plough.plan import LaunchPlan, make_plan
+from plough.plan import LaunchPlan
 from plough.report import ranges
 from plough.topology import Machine, probe
 
@@ -26,6 +27,7 @@ HEAD, TAIL = 5, 2
 def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EPILOG
     add_plan_options(parser)
+    add_tuned_option(parser)
     parser.add_argument(
         "--machine", metavar="FILE.json", help="plan for the machine `plough probe --json` described"
     )
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(options: argparse.Namespace) -> int:
     # This shell's variables say nothing about a machine we are not on.
     machine, user = (Machine.load(options.machine), {}) if options.machine else (probe(), user_settings())
-    plan = make_plan([machine], plan_request(options, user))
+    plan, _ = plan_as_tuned(machine, plan_request(options, user), tuned=options.tuned)
     emit(plan.to_json() if options.json else render(plan))
     return 0
 

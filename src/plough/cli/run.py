@@ -14,15 +14,16 @@ from msgspec.structs import replace
 from plough.cli.exec import add_command, add_command_arguments, command_of, split_command
 from plough.cli.options import add_plan_options, plan_request, user_settings
 from plough.cli.output import emit, note, warn
+from plough.cli.tuned import add_tuned_option, plan_as_tuned
 from plough.errors import LaunchError, UsageError
 from plough.launchers import LAUNCHERS, Command, JobResult, Rendered, job_folder, submit
-from plough.plan import LaunchPlan, make_plan
+from plough.plan import LaunchPlan
 from plough.report import ranges, render_block
 from plough.tasks import TASKS
 from plough.topology import Machine, probe
 from plough.topology.software import mpi_flavour
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "announce", "conclude", "run", "with_mpirun"]
 
 DRY_RUN_FOLDER = Path("JOB_FOLDER")
 STDERR_LINES = 12
@@ -37,6 +38,7 @@ SIGNS = {
 
 def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     add_plan_options(parser)
+    add_tuned_option(parser)
     group = parser.add_argument_group("launching")
     group.add_argument(
         "--launcher",
@@ -78,18 +80,21 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             f"--mpirun goes with --launcher mpi, not {options.launcher}", hint="add --launcher mpi"
         )
-    machine = probe() if options.mpirun is None else _with_mpirun(probe(), options.mpirun)
-    plan = make_plan([machine], plan_request(options, user_settings()))
+    machine = probe() if options.mpirun is None else with_mpirun(probe(), options.mpirun)
+    plan, said = plan_as_tuned(machine, plan_request(options, user_settings()), tuned=options.tuned)
+    if said is not None:
+        note(said)
     launcher = LAUNCHERS[options.launcher]
     if options.dry_run:
         return _dry_run(launcher(plan, command, machine=machine, job_dir=DRY_RUN_FOLDER), plan, options.json)
-    _announce(plan, machine, options.launcher)
+    announce(plan, machine, options.launcher)
     with job_folder() as folder:
         result = submit(launcher(plan, command, machine=machine, job_dir=folder), plan, folder)
     return _report(result, as_json=options.json)
 
 
-def _with_mpirun(machine: Machine, path: str) -> Machine:
+def with_mpirun(machine: Machine, path: str) -> Machine:
+    """The machine with the mpirun of the user's choice. Raises UsageError if it is none."""
     mpirun = shutil.which(path)
     if mpirun is None:
         raise UsageError(f"--mpirun {path}: not a program", hint="give the path of an mpirun")
@@ -105,7 +110,8 @@ def _dry_run(rendered: Rendered, plan: LaunchPlan, as_json: bool) -> int:
     return 0
 
 
-def _announce(plan: LaunchPlan, machine: Machine, launcher: str) -> None:
+def announce(plan: LaunchPlan, machine: Machine, launcher: str) -> None:
+    """What is about to start, and what the plan warns of."""
     first = plan.ranks[0]
     ranks = f"{plan.world_size} rank{'s' * (plan.world_size > 1)}"
     threads = f"{first.threads} thread{'s' * (first.threads > 1)}"
@@ -121,6 +127,11 @@ def _report(result: JobResult, *, as_json: bool) -> int:
         emit(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
     elif result.facts and (result.code == 0 or any(f.steps for f in result.facts)):
         note(render_block(result.facts))
+    return conclude(result, "run")
+
+
+def conclude(result: JobResult, verb: str) -> int:
+    """The exit code of a job. Raises LaunchError, with its one diagnosis, if it failed."""
     if result.interrupted:
         note("interrupted; every rank has been ended")
     elif result.failure is not None:
@@ -129,7 +140,7 @@ def _report(result: JobResult, *, as_json: bool) -> int:
         log = "".join(f"\n  | {line}" for line in result.log) or " nothing"
         raise LaunchError(
             f"the ranks' launcher ended with an error, and no rank did; it wrote:{log}",
-            hint="`plough run --dry-run` shows the exact command",
+            hint=f"`plough {verb} --dry-run` shows the exact command",
         )
     return result.code
 

@@ -2,6 +2,6 @@
 
 from plough.plan.environment import WATCHED
 from plough.plan.make import make_plan
-from plough.plan.plan import LaunchPlan, PlanRequest, RankPlan, Setting
+from plough.plan.plan import LaunchPlan, PlanRequest, RankPlan, Setting, Tuned
 
-__all__ = ["WATCHED", "LaunchPlan", "PlanRequest", "RankPlan", "Setting", "make_plan"]
+__all__ = ["WATCHED", "LaunchPlan", "PlanRequest", "RankPlan", "Setting", "Tuned", "make_plan"]

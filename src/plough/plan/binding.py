@@ -76,7 +76,7 @@ def share_host(machine: Machine, request: PlanRequest) -> HostShares:
     reserved, reserve_reason = _reserve(machine, request, cpus, min(map(len, groups)))
     if len(reserved) == len(cpus):
         raise PlanError(
-            f"{machine.hostname}: --reserve-cores {request.reserve_cores} leaves no core to the ranks",
+            f"{machine.hostname}: --reserve-cores {_wanted_reserve(request)[0]} leaves no core to the ranks",
             hint="reserve fewer cores",
         )
     if reserved:
@@ -128,7 +128,7 @@ def _check(request: PlanRequest) -> None:
     for name, value in {**asked, "--threads": request.threads}.items():
         if value is not None and value < 1:
             raise PlanError(f"{name} {value}: at least 1 is needed", hint="leave it out to have it chosen")
-    if request.ccl_worker_count < 1:
+    if request.ccl_worker_count is not None and request.ccl_worker_count < 1:
         raise PlanError(
             f"--ccl-worker-count {request.ccl_worker_count}: at least 1 is needed",
             hint="leave it out to have one",
@@ -163,10 +163,10 @@ def _share_quota(
         f"the cgroup's CPU quota of {quota:g} wins over the host's cores; ranks are not bound, "
         "because a quota does not say which cores are ours"
     )
-    budget, reserve = max(1, math.floor(quota)), request.reserve_cores or 0
-    ranks = request.ranks or 1
+    budget, (wanted, because) = max(1, math.floor(quota)), _wanted_reserve(request)
+    reserve, ranks = wanted or 0, request.ranks or 1
     if reserve:
-        reasons.append(f"{_count(reserve, 'CPU')} of the quota left to the system, as asked")
+        reasons.append(f"{_count(reserve, 'CPU')} of the quota left to the system, {because}")
     free = budget - reserve
     if free < 1:
         raise PlanError(
@@ -283,9 +283,10 @@ def _reserve(
         for socket, nodes in by_socket.items()
     }
     per = "NUMA node" if artificial else "socket"
-    if request.reserve_cores is not None:
-        taken = {cpu for candidates in rounds.values() for cpu in candidates[: request.reserve_cores]}
-        why = f"{_count(request.reserve_cores, 'core')} per {per} left to the system, as asked"
+    wanted, because = _wanted_reserve(request)
+    if wanted is not None:
+        taken = {cpu for candidates in rounds.values() for cpu in candidates[:wanted]}
+        why = f"{_count(wanted, 'core')} per {per} left to the system, {because}"
         return frozenset(taken), [why] if taken else []
     # Whoever asks for a thread on every core has decided.
     if smallest < RESERVE_FROM or (request.threads is not None and request.threads >= smallest):
@@ -295,6 +296,13 @@ def _reserve(
     taken = {candidates[0] for s, candidates in rounds.items() if len(candidates) == whole[s]}
     why = f"one core per {per} is left to the system and to communication"
     return frozenset(taken), [why] if taken else []
+
+
+def _wanted_reserve(request: PlanRequest) -> tuple[int | None, str]:
+    """The cores per socket to leave to the system, and why; None: as many as the share of a rank suggests."""
+    if request.reserve_cores is None and request.tuned is not None:
+        return request.tuned.reserve_cores, request.tuned.why
+    return request.reserve_cores, "as asked"
 
 
 def _threads(

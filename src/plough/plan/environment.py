@@ -42,6 +42,7 @@ WATCHED = (
     Env.TCMALLOC_LARGE_ALLOC,
     Env.CCL_WORKER_COUNT,
     Env.CCL_WORKER_AFFINITY,
+    Env.PLOUGH_BUCKET_MB,
     Env.I_MPI_PIN,
     Env.MASTER_ADDR,
     Env.MASTER_PORT,
@@ -122,6 +123,8 @@ def _threads(settings: _Settings, request: PlanRequest, share: Share, warnings: 
         )
     if not numbers:
         why = "one compute thread per core of the rank" if request.threads is None else "as asked"
+        if request.tuned is not None and request.tuned.reserve_cores is not None:
+            why += f"; {request.tuned.why}"
         settings.add(Env.OMP_NUM_THREADS, str(share.threads), why)
         return share.threads
     name, threads = next(iter(numbers.items()))
@@ -243,7 +246,15 @@ def _allocator(settings: _Settings, preloads: Sequence[str]) -> None:
 
 
 def _communication(settings: _Settings, request: PlanRequest, shares: Sequence[Share], hosts: int) -> None:
-    settings.add(Env.CCL_WORKER_COUNT, str(request.ccl_worker_count), "oneCCL threads per rank")
+    tuned = request.tuned
+    if tuned is not None and tuned.ccl_worker_count is not None:
+        settings.add(Env.CCL_WORKER_COUNT, str(tuned.ccl_worker_count), tuned.why)
+    else:
+        settings.add(Env.CCL_WORKER_COUNT, str(request.ccl_worker_count or 1), "oneCCL threads per rank")
+    if tuned is not None and tuned.bucket_mb is not None:
+        settings.add(Env.PLOUGH_BUCKET_MB, str(tuned.bucket_mb), tuned.why)
+    else:
+        settings.keep(Env.PLOUGH_BUCKET_MB)
     text = settings.value(Env.CCL_WORKER_COUNT)
     workers = range(int(text) if text.isdecimal() else 0)
     helpers = [s.helper_cpus[i % len(s.helper_cpus)] for s in shares if s.helper_cpus for i in workers]

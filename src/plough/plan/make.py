@@ -9,6 +9,7 @@ from plough.errors import PlanError
 from plough.plan.binding import Share, share_host
 from plough.plan.environment import rank_environment
 from plough.plan.plan import LaunchPlan, PlanRequest, RankPlan
+from plough.plan.tuned import left_to_us, tuned_words
 from plough.topology.machine import Machine
 
 __all__ = ["make_plan"]
@@ -19,7 +20,7 @@ def make_plan(machines: Sequence[Machine], request: PlanRequest | None = None) -
 
     Raises PlanError when the request cannot be met, naming what could be.
     """
-    request = request or PlanRequest()
+    request = left_to_us(request or PlanRequest())
     if not machines:
         raise PlanError("a plan needs at least one machine", hint="pass [probe()] to plan for this one")
     if request.memory not in ("bind", "first-touch"):
@@ -57,6 +58,8 @@ def make_plan(machines: Sequence[Machine], request: PlanRequest | None = None) -
                     settings=environment.settings,
                 )
             )
+    tuned = tuned_words(request, ranks[0].threads)
+    reasons += [tuned] if tuned is not None else []
     return LaunchPlan(
         backend=request.backend, ranks=tuple(ranks), reasons=tuple(reasons), warnings=tuple(warnings)
     )

@@ -10,7 +10,20 @@ import msgspec
 from plough.contract import Contract, MemoryPolicy, WorkerIdentity
 from plough.errors import PlanError
 
-__all__ = ["LaunchPlan", "PlanRequest", "RankPlan", "Setting"]
+__all__ = ["LaunchPlan", "PlanRequest", "RankPlan", "Setting", "Tuned"]
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was measured to be best here: defaults that give way to whatever the user sets.
+
+    None: as a plan has it by itself. reserve_cores: per socket, as in PlanRequest; it decides the threads.
+    bucket_mb: MiB of gradients that are averaged together. why: measured when, and with what.
+    """
+
+    why: str
+    reserve_cores: int | None = None
+    ccl_worker_count: int | None = None
+    bucket_mb: int | None = None
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,6 +35,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     allocator: "auto", "tcmalloc", "jemalloc", "glibc" (tuned), "none" (as it is).
     openmp: "auto", "intel", "gnu". memory: "bind" or "first-touch".
     user_environment: variables the user set; kept, and warned about where they hurt.
+    tuned: what `plough tune` found for this machine and number of ranks.
     other_hosts, other_ranks: hosts of the job, and ranks of this host, that are planned elsewhere, each by
     itself (`plough exec`).
     """
@@ -36,8 +50,9 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     openmp: str = "auto"
     memory: str = "bind"
     backend: str = "ccl"
-    ccl_worker_count: int = 1
+    ccl_worker_count: int | None = None
     user_environment: dict[str, str] = {}
+    tuned: Tuned | None = None
     other_hosts: int = 0
     other_ranks: int = 0
 

@@ -44,8 +44,8 @@ class TrainingArguments(_TransformersArguments):  # type: ignore[misc]
     ddp_bucket_cap_mb: int | None = field(
         default=None,
         metadata={
-            "help": "MiB of gradients that ranks average together. Default: what `plough tune` found for this "
-            "machine, else torch's own, 25."
+            "help": "MiB of gradients that ranks average together. Default: what `plough tune` found for "
+            "this machine, else torch's own, 25."
         },
     )
     no_cuda: bool = field(

@@ -129,6 +129,11 @@ CclBackend::CclBackend(c10::intrusive_ptr<c10d::Store> store, int rank, std::sha
 }
 
 CclBackend::~CclBackend() {
+  if (getpid() != owner_) {
+    // A child that was forked, as data loading workers are: it has none of our threads, and no say in the group.
+    new std::shared_ptr<Engine>(std::move(engine_));
+    return;
+  }
   WithoutGil without;
   engine_->shut_down(nullptr);
 }
@@ -167,11 +172,13 @@ CclBackend::WorkPtr CclBackend::endCoalescing() {
 }
 
 void CclBackend::abort() {
+  if (getpid() != owner_) return;
   WithoutGil without;
   engine_->shut_down("aborted");
 }
 
 void CclBackend::shutdown() {
+  if (getpid() != owner_) return;
   WithoutGil without;
   engine_->shut_down(nullptr);
 }
@@ -180,6 +187,7 @@ template <typename Body>
 CclBackend::WorkPtr CclBackend::run(c10d::OpType type, const char* title, const Tensors& inputs,
                                     const Tensors& outputs, bool async, std::chrono::milliseconds timeout,
                                     Body body) {
+  TORCH_CHECK(getpid() == owner_, "ccl: a forked process is not a rank; form a group of its own");
   if (timeout <= std::chrono::milliseconds(0)) timeout = options_->timeout;
   async = async || coalescing_;
   const uint64_t seq = ++seq_;
@@ -450,6 +458,11 @@ CclBackend::WorkPtr CclBackend::mail(bool sending, c10d::OpType type, const char
   if (!any) {
     check_root(peer, size_, name);
     TORCH_CHECK_VALUE(peer != rank_, name, ": rank ", peer, " is this rank itself");
+  }
+  try {
+    engine_->collectives().group().check_usable();
+  } catch (...) {
+    std::rethrow_exception(as_torch_error(std::current_exception()));
   }
   const Filled buffer(tensor, sending);
   if (others_) return keep(mail_to_other_hosts(sending, type, buffer, peer, tag));

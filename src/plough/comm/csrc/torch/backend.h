@@ -4,6 +4,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <unistd.h>
+
 #include "engine.h"
 #include "other_hosts.h"
 #include "tensors.h"
@@ -88,6 +90,7 @@ class CclBackend : public c10d::Backend {
   std::shared_ptr<Engine> engine_;
   std::atomic<uint64_t> seq_{0}, mail_seq_{0};
   bool coalescing_ = false;
+  const int owner_ = getpid();  // the process that formed the group
   std::vector<WorkPtr> coalesced_;
 };
 

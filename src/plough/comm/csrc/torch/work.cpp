@@ -145,11 +145,6 @@ c10::intrusive_ptr<c10::ivalue::Future> ManyWorks::getFuture() {
 }
 
 void ForeignWork::start(const std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend&)>& call) {
-  try {
-    engine_->collectives().group().check_usable();
-  } catch (...) {
-    std::rethrow_exception(as_torch_error(std::current_exception()));
-  }
   const auto limit = Clock::now() + timeout_ - kEarly;
   try {
     if (const auto gloo = others_->messages()) inner_ = call(*gloo);
