@@ -5,7 +5,9 @@ Chooses oneCCL or gloo, the same for all leaders, and finds the network that lea
 
 from __future__ import annotations
 
+import base64
 import fcntl
+import json
 import os
 import socket
 import struct
@@ -17,7 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
 from plough.comm.board import Board
 from plough.comm.build import build_oneccl_shim
@@ -30,6 +32,7 @@ from plough.errors import LaunchError, PloughError
 __all__ = ["Links", "connect_hosts"]
 
 SIOCGIFADDR = 0x8915
+FLAT = "flat"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +60,7 @@ def connect_hosts(store: Any, board: Board, where: list[Place], settings: Settin
     address = _own_address(store)
     leads = board.rank in first
     shim = _agree_on_oneccl(board, first, settings) if settings.transport != "gloo" else None
-    flat = _gloo(store, "flat", board.rank, board.size, board.timeout, address, lazy=True)
+    flat = _messages(store, board, address)
     if not leads:
         return Links(flat=flat)
     host = first.index(board.rank)
@@ -117,6 +120,27 @@ def _without(*names: str) -> Iterator[None]:
         yield
     finally:
         os.environ.update(kept)
+
+
+def _messages(store: Any, board: Board, address: str | None) -> Any:
+    """What carries messages between any two ranks; they connect when there is the first.
+
+    Addresses are looked up now. gloo would ask the store when it connects, and a store on a rank that is
+    stopped does not answer, nor does asking it ever end.
+    """
+    known = HashStore()
+    group = _gloo(known, FLAT, board.rank, board.size, board.timeout, address, lazy=True)
+    own = PrefixStore(f"{FLAT}/", known)
+    keys = [f"{device}/{board.rank}" for device in range(known.num_keys())]
+    found = {key: base64.b64encode(own.get(key)).decode() for key in keys} if own.check(keys) else {}
+    board.post("address", json.dumps(found))
+    everyone = [json.loads(text) for text in board.read("address", range(board.size))]
+    if not all(everyone):  # a torch whose gloo names its keys in another way
+        return _gloo(store, FLAT, board.rank, board.size, board.timeout, address, lazy=True)
+    for addresses in everyone:
+        for key, text in addresses.items():
+            own.set(key, base64.b64decode(text))  # type: ignore[arg-type]  # takes bytes too
+    return group
 
 
 def _gloo(

@@ -65,7 +65,7 @@ class Player {
         ccl.reduce(turn, from, out.data(), count, how, one_.root);
         compare(in, inputs(rank, 0, count), "the input");
         if (rank == one_.root) return compare(out, reduced(0, count), "the result");
-        return compare(out, one_.in_place ? in : Bytes(in.size(), kOld), "the output of another than the root");
+        return compare(out, one_.in_place ? in : Bytes(in.size(), kOld), "an output that is not the root's");
       }
       case Op::broadcast: {
         Bytes data = rank == one_.root ? inputs(rank, 0, count) : Bytes(count * element_, kOld);
@@ -95,16 +95,23 @@ class Player {
       }
       case Op::scatter: {
         Pieces in(*this, kOld);
-        for (int to = 0; to < member_.world && rank == one_.root; to++) in.add(count), in.fill(to, inputs(rank, to, count));
+        for (int to = 0; to < member_.world && rank == one_.root; to++) {
+          in.add(count);
+          in.fill(to, inputs(rank, to, count));
+        }
         Bytes out(count * element_, kOld);
         ccl.scatter(turn, one_.dtype, in.sources(), {out.data(), out.size()}, one_.root);
         return compare(out, inputs(one_.root, rank, count), "the piece");
       }
       case Op::reduce_scatter: {
         Pieces in(*this, kOld);
-        for (int to = 0; to < member_.world; to++) in.add(size(to, 0)), in.fill(to, inputs(rank, to, size(to, 0)));
+        for (int to = 0; to < member_.world; to++) {
+          in.add(size(to, 0));
+          in.fill(to, inputs(rank, to, size(to, 0)));
+        }
         Bytes out(size(rank, 0) * element_, kOld);
-        ccl.reduce_scatter(turn, in.sources(), one_.in_place ? in.spans()[static_cast<size_t>(rank)].data : out.data(), how);
+        void* place = one_.in_place ? in.spans()[static_cast<size_t>(rank)].data : out.data();
+        ccl.reduce_scatter(turn, in.sources(), place, how);
         for (int to = 0; to < member_.world; to++)
           if (to != rank || !one_.in_place) compare(in.get(to), inputs(rank, to, size(to, 0)), "the input");
         return compare(one_.in_place ? in.get(rank) : out, reduced(rank, size(rank, 0)), "the result");
@@ -150,7 +157,8 @@ class Player {
 
     std::vector<Span> spans() {
       std::vector<Span> all;
-      for (const auto& [buffer, begin, bytes] : places_) all.push_back({at(buffers_[buffer].data(), begin), bytes});
+      for (const auto& [buffer, begin, bytes] : places_)
+        all.push_back({at(buffers_[buffer].data(), begin), bytes});
       return all;
     }
     std::vector<ConstSpan> sources() {
@@ -205,7 +213,8 @@ class Player {
     int64_t result = 0;
     for (int rank = 0; rank < member_.world; rank++) {
       int64_t value = input(rank, piece, i);
-      if (one_.redop == RedOp::premul_sum) value = static_cast<int64_t>(static_cast<double>(value) * scale_of(rank));
+      if (one_.redop == RedOp::premul_sum)
+        value = static_cast<int64_t>(static_cast<double>(value) * scale_of(rank));
       result = rank == 0 ? value : joined(result, value);
     }
     return one_.redop == RedOp::avg ? result / member_.world : result;
@@ -241,8 +250,9 @@ class Player {
     if (found == wanted) return;
     size_t i = 0;
     while (i < std::min(found.size(), wanted.size()) && found[i] == wanted[i]) i++;
-    check(false, member_.title + ", call " + std::to_string(member_.seq) + ": " + name_of(one_) + ": " + what +
-                     " is wrong from byte " + std::to_string(i) + " of " + std::to_string(wanted.size()));
+    const std::string title = member_.title + ", call " + std::to_string(member_.seq) + ": " + name_of(one_);
+    check(false, title + ": " + what + " is wrong from byte " + std::to_string(i) + " of " +
+                     std::to_string(wanted.size()));
   }
 
   Member& member_;
@@ -253,18 +263,20 @@ class Player {
 }  // namespace
 
 std::string name_of(const Case& one) {
-  std::string text = std::string(name_of(one.op)) + " of " + std::to_string(one.count) + " " + name_of(one.dtype);
+  std::string text = name_of(one.op);
+  text += " of " + std::to_string(one.count) + " " + name_of(one.dtype);
   if (reduces(one.op)) text += std::string(", ") + name_of(one.redop);
   text += ", root " + std::to_string(one.root);
-  for (const auto& [on, word] : {std::pair(one.in_place, ", in place"), {one.uneven, ", uneven"}, {one.together, ", together"}})
-    if (on) text += word;
+  if (one.in_place) text += ", in place";
+  if (one.uneven) text += ", uneven";
+  if (one.together) text += ", together";
   return text;
 }
 
 void perform(Member& member, const Case& one) { Player(member, one).play(); }
 
 Case random_case(uint64_t seed, int world, size_t most_bytes) {
-  const auto draw = [&](uint64_t which, size_t below) { return static_cast<size_t>(hash(seed, which) % below); };
+  const auto draw = [&](uint64_t which, size_t below) -> size_t { return hash(seed, which) % below; };
   Case one;
   one.seed = seed;
   one.op = static_cast<Op>(1 + draw(1, 9));

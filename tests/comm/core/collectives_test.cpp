@@ -10,7 +10,8 @@ namespace {
 
 const std::vector<std::vector<int>> kOneHost = {{0}, {0, 0}, {0, 0, 0}, {0, 0, 0, 0, 0}};
 // 2x2, 3x1, and 3+1+2 ranks, numbered across the hosts.
-const std::vector<std::vector<int>> kSeveralHosts = {{0, 1, 0, 1}, {0, 0, 1, 1}, {0, 1, 2}, {0, 1, 2, 0, 2, 0}};
+const std::vector<std::vector<int>> kSeveralHosts = {
+    {0, 1, 0, 1}, {0, 0, 1, 1}, {0, 1, 2}, {0, 1, 2, 0, 2, 0}};
 
 // Nothing, a little, around the largest that goes in one step, several windows, several steps of a leader.
 constexpr size_t kSizes[] = {0, 8, 40, 1016, 1024, 1032, 2040, 2048, 2056, 4096, 9000, 30000};
@@ -121,8 +122,8 @@ TEST(parts_between_hosts) {
   run_well(setup, [](Member& member) {
     const size_t count = ((16 << 20) + 4096) / sizeof(float);
     std::vector<float> data(count);
-    for (size_t i = 0; i < count; i++) data[i] = static_cast<float>(static_cast<int>(i % 1000) * (member.rank + 1));
-    const std::vector<float> before = data;
+    const auto factor = static_cast<size_t>(member.rank + 1);
+    for (size_t i = 0; i < count; i++) data[i] = static_cast<float>(i % 1000 * factor);
     std::vector<float> root_only(member.rank == 2 ? count : 0);
     member.ccl->reduce(member.turn(), data.data(), root_only.data(), count, {DType::f32, RedOp::sum}, 2);
     member.ccl->allreduce(member.turn(), data.data(), data.data(), count, {DType::f32, RedOp::sum});
@@ -133,7 +134,7 @@ TEST(parts_between_hosts) {
   });
 }
 
-// float16-like rounding depends on the order of the sum: all ranks must have used the same.
+// Rounding depends on the order of the sum: all ranks must have used the same.
 TEST(same_bits_everywhere) {
   for (const auto& shape : {std::vector<int>{0, 0, 0, 0, 0}, std::vector<int>{0, 1, 2, 0, 2, 0}}) {
     for (const Reach reach : {Reach::slots, Reach::direct}) {
@@ -145,7 +146,8 @@ TEST(same_bits_everywhere) {
         for (float& value : data) value = static_cast<float>(draw()) * 1e-3F;
         member.ccl->allreduce(member.turn(), data.data(), data.data(), count, {DType::f32, RedOp::avg});
       });
-      for (const auto& result : results) check(result == results[0], name_of(reach) + std::string(": bits differ"));
+      const std::string title = name_of(reach);
+      for (const auto& result : results) check(result == results[0], title + ": bits differ");
     }
   }
 }

@@ -59,7 +59,8 @@ Outcome outcome_of(const std::function<void()>& code) {
 }
 
 void check_kind(const Outcome& outcome, const std::string& kind, const std::string& what) {
-  check(outcome.kind == kind, what + ": wanted " + (kind.empty() ? "no error" : kind) + ", but " + outcome.both());
+  const std::string wanted = kind.empty() ? "no error" : kind;
+  check(outcome.kind == kind, what + ": wanted " + wanted + ", but " + outcome.both());
 }
 
 void check_told(const std::vector<Outcome>& outcomes, const std::string& kind, const std::string& what) {
@@ -135,8 +136,9 @@ std::vector<Outcome> run_ranks(const Setup& setup, const std::function<void(Memb
     threads.emplace_back([&, rank] {
       outcomes[static_cast<size_t>(rank)] = outcome_of([&] {
         const Place place = places[static_cast<size_t>(rank)];
-        std::unique_ptr<Group> group(new Group(segments[static_cast<size_t>(place.host)], place.index, rank,
-                                               "host" + std::to_string(place.host), setup.reach, setup.tuning));
+        const auto& segment = segments[static_cast<size_t>(place.host)];
+        const std::string host = "host" + std::to_string(place.host);
+        std::unique_ptr<Group> group(new Group(segment, place.index, rank, host, setup.reach, setup.tuning));
         group->meet(Clock::now() + std::chrono::seconds(60));
         std::unique_ptr<Link> link;
         if (sizes.size() > 1 && group->leads()) link.reset(new MemoryLink(hub, place.host));

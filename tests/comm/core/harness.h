@@ -1,4 +1,4 @@
-// What the tests of the core share: tests with names, checks, ranks that are threads, hosts that are segments.
+// What the tests of the core share: named tests, checks, ranks that are threads, hosts that are segments.
 #pragma once
 
 #include <functional>

@@ -51,7 +51,8 @@ class Post {
     auto result = std::make_shared<Result>();
     letter->sending = sending, letter->peer = peer, letter->tag = tag;
     letter->data = data, letter->bytes = bytes, letter->seq = results_.size() + 1;
-    letter->timeout = std::chrono::milliseconds(timeout_ms), letter->deadline = Clock::now() + letter->timeout;
+    letter->timeout = std::chrono::milliseconds(timeout_ms);
+    letter->deadline = Clock::now() + letter->timeout;
     letter->done = [this, result](Letter& own, std::exception_ptr error) {
       result->outcome = outcome_of(error), result->from = own.from;
       result->done++, open_--;
@@ -78,7 +79,8 @@ std::vector<char> letter(uint64_t seed, size_t bytes) {
 }
 
 void check_letter(const std::vector<char>& found, uint64_t seed, const std::string& what) {
-  check(found == letter(seed, found.size()), what + ": the letter of " + std::to_string(found.size()) + " bytes is wrong");
+  const std::string size = std::to_string(found.size());
+  check(found == letter(seed, found.size()), what + ": the letter of " + size + " bytes is wrong");
 }
 
 // Nothing, eager, just not eager, and around one, two and many chunks of a stream.
@@ -185,8 +187,10 @@ void flood(Member& member, Post& post, int letters, size_t most_bytes, uint64_t 
   };
   std::vector<Plan> plans;
   for (int peer = 0; peer < member.world; peer++)
-    for (int i = 0; i < letters && peer != member.rank; i++) plans.push_back({peer, i, true}), plans.push_back({peer, i, false});
-  std::shuffle(plans.begin(), plans.end(), std::minstd_rand(static_cast<unsigned>(seed) + static_cast<unsigned>(member.rank)));
+    for (int i = 0; i < letters && peer != member.rank; i++)
+      for (const bool sends : {true, false}) plans.push_back({peer, i, sends});
+  std::minstd_rand order(static_cast<unsigned>(hash(seed, static_cast<uint64_t>(member.rank))));
+  std::shuffle(plans.begin(), plans.end(), order);
   for (const auto& [peer, i, sends] : plans) {
     const uint64_t drawn = sends ? draw(member.rank, peer, i) : draw(peer, member.rank, i);
     if (sends) {
@@ -205,7 +209,7 @@ void flood(Member& member, Post& post, int letters, size_t most_bytes, uint64_t 
 TEST(mail_flood) {
   for_each_reach(3, [](Member& member) {
     Post post(member);
-    for (uint64_t again = 0; again < 2; again++) flood(member, post, 150, 150000, again);
+    for (uint64_t again = 0; again < 2; again++) flood(member, post, 120, 100000, again);
   });
 }
 
@@ -218,10 +222,11 @@ TEST(mail_unmatched) {
     for (size_t i = 0; i < many; i++) {
       // Three quarters are eager.
       letters[i].assign(i % 4 == 0 ? 1000 : 10, member.rank == 0 ? static_cast<int>(i) : -1);
-      if (member.rank == 0) post.send(1, static_cast<int>(i), letters[i].data(), letters[i].size() * sizeof(int));
+      const size_t bytes = letters[i].size() * sizeof(int);
+      if (member.rank == 0) post.send(1, static_cast<int>(i), letters[i].data(), bytes);
     }
     for (size_t i = many; i-- > 0 && member.rank == 1;) {
-      post.recv(0, static_cast<int>(i), letters[i].data(), letters[i].size() * sizeof(int), 5000);
+      post.recv(0, static_cast<int>(i), letters[i].data(), letters[i].size() * sizeof(int));
       post.wait_well();
       check(letters[i].back() == static_cast<int>(i), member.title + ": letter " + std::to_string(i));
     }
@@ -269,9 +274,11 @@ TEST(mail_sizes_differ) {
         check_kind(large->outcome, "Mismatch", member.title + ": a send that waits");
         // What was eager is done before anybody can look at it.
         if (member.rank == 1 || bytes > kEagerBytes) check_kind(one->outcome, "Mismatch", member.title);
-        for (const std::string& part : {std::to_string(bytes), std::to_string(bytes + 1)}) check_says(more->outcome, part, member.title);
+        for (const size_t size : {bytes, bytes + 1})
+          check_says(more->outcome, "s " + std::to_string(size), member.title);
         for (const auto& each : {more, large, one}) check(each->done == 1, member.title + ": told once");
-        check_kind(outcome_of([&] { member.ccl->barrier(member.turn()); }), "Broken", member.title + ": afterwards");
+        const Outcome later = outcome_of([&] { member.ccl->barrier(member.turn()); });
+        check_kind(later, "Broken", member.title + ": afterwards");
       });
     }
   }
@@ -300,6 +307,23 @@ TEST(mail_times_out) {
   });
 }
 
+// Rank 0 waits for rank 1, which waits for rank 2, which is the one to look at.
+TEST(mail_says_who_waits_for_whom) {
+  run_well({{0, 0, 0}, Reach::slots}, [](Member& member) {
+    if (member.rank == 2) {
+      while (!member.group().failed()) sleep_ms(1);
+      return;
+    }
+    Post post(member);
+    std::vector<char> data(100);
+    const auto recv = post.recv(member.rank + 1, 3, data.data(), 100, member.rank == 0 ? 500 : 60000);
+    post.wait_all();
+    check_kind(recv->outcome, "TimedOut", member.title);
+    for (const char* part : {"from rank 1 (", "; it waits for rank 2 (", "it has not called any collective yet"})
+      check_says(recv->outcome, part, member.title);
+  });
+}
+
 TEST(mail_peer_left) {
   for (const bool sends : {true, false}) {
     run_well({{0, 0}, Reach::slots}, [=](Member& member) {
@@ -318,13 +342,14 @@ TEST(mail_peer_left) {
 
 // What was sent before its sender left is received, and who received it may leave before its sender looks.
 TEST(mail_last_words) {
-  for (int again = 0; again < 300 && lost() == 0; again++) {
+  for (int again = 0; again < 200 && lost() == 0; again++) {
     run_well({{0, 0}, again % 2 == 0 ? Reach::direct : Reach::slots}, [=](Member& member) {
       Post post(member);
       const size_t bytes = again % 4 < 2 ? 100 : 5000;
       std::vector<char> data = letter(1, bytes);
       // Whoever is here first looks again and again, so that the other leaves between two glances.
-      if (member.rank == again % 3 % 2) std::this_thread::sleep_for(std::chrono::microseconds(again * 37 % 500));
+      const std::chrono::microseconds late(again * 37 % 500);
+      if (member.rank == again % 3 % 2) std::this_thread::sleep_for(late);
       if (member.rank == 0) post.send(1, 1, data.data(), bytes);
       if (member.rank == 1) std::fill(data.begin(), data.end(), 0), post.recv(0, 1, data.data(), bytes);
       while (post.open()) post.box().progress();
@@ -340,7 +365,9 @@ TEST(mail_unreadable) {
   run_well({{0, 0}, Reach::kernel}, [=](Member& member) {
     Post post(member);
     std::vector<char> data(100000);
-    const auto result = member.rank == 0 ? post.send(1, 1, memory, 100000) : post.recv(0, 1, data.data(), 100000);
+    const size_t bytes = data.size();
+    char* in = data.data();
+    const auto result = member.rank == 0 ? post.send(1, 1, memory, bytes) : post.recv(0, 1, in, bytes);
     post.wait_all();
     check_kind(result->outcome, "PeerLost", member.title);
     check_says(result->outcome, "rank 0 (process ", member.title);

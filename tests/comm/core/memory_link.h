@@ -30,8 +30,8 @@ class Hub {
       for (int other : gone_)
         if (meeting.said.count(other) == 0) throw PeerLost("host " + std::to_string(other) + " is gone");
       if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && Clock::now() > deadline)
-        throw TimedOut(what.substr(0, what.find(',')) + " timed out: host " + std::to_string(absent(meeting)) +
-                       " did not come");
+        throw TimedOut(what.substr(0, what.find(',')) + " timed out: host " +
+                       std::to_string(absent(meeting)) + " did not come");
     }
     for (const auto& [other, said] : meeting.said) {
       if (other == host) continue;

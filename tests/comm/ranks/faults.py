@@ -155,12 +155,17 @@ def problems(result: Result) -> list[str]:
 
 
 def names_culprit(result: Result, rank: int) -> bool:
-    """Rank and process. Where a connection to another host broke, the leader of that host will do."""
+    """Rank and process. Where a connection to another host broke, the leader of that host will do, and any
+    rank of it where the culprit keeps the store: then no word crosses hosts."""
     case, text = result.case, result.text(rank)
     if result.name(case.victim) in text:
         return True
-    broke = "lost the connection to" in text
-    return case.hosts > 1 and broke and result.name(case.leader_of_victim) in text
+    if case.host_of(rank) == case.host_of(case.victim):
+        return False
+    if case.store == "rank 0" and case.victim == 0:
+        here = [other for other in range(case.size) if case.host_of(other) == case.host_of(case.victim)]
+        return any(result.name(other) in text for other in here)
+    return "lost the connection to" in text and result.name(case.leader_of_victim) in text
 
 
 def wrong_afterwards(result: Result, rank: int) -> list[str]:

@@ -146,12 +146,15 @@ c10::intrusive_ptr<c10::ivalue::Future> ManyWorks::getFuture() {
 
 void ForeignWork::start(const std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend&)>& call) {
   const auto limit = Clock::now() + timeout_ - kEarly;
+  // The first message to a rank may have to wait for a connection.
+  engine_->collectives().group().linking(true);
   try {
     if (const auto gloo = others_->messages()) inner_ = call(*gloo);
   } catch (const std::exception& error) {
     fail(Clock::now() >= limit, error.what());
   }
   if (!inner_) fail(false, "the group failed");
+  engine_->collectives().group().linking(false);
 }
 
 bool ForeignWork::wait(std::chrono::milliseconds timeout) {
