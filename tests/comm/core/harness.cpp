@@ -1,7 +1,12 @@
 // Runs the tests named on the command line, or lists them with --list.
 #include "harness.h"
 
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -83,6 +88,14 @@ uint64_t hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
     value ^= value >> 32;
   }
   return value;
+}
+
+int fork_or_end() {
+  const int pid = fork();
+  if (pid == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (pid >= 0) return pid;
+  std::perror("fork");
+  std::_Exit(1);
 }
 
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }

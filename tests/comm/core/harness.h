@@ -43,6 +43,9 @@ void check_says(const Outcome& outcome, const std::string& part, const std::stri
 // The same in every rank, which is how they agree on what to do.
 uint64_t hash(uint64_t a, uint64_t b = 0, uint64_t c = 0, uint64_t d = 0);
 
+// The child ends with us. Ends the program if there is no child: a signal to "process -1" goes to everybody.
+int fork_or_end();
+
 void sleep_ms(int ms);
 double seconds_since(Clock::time_point start);
 

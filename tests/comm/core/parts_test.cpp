@@ -162,7 +162,7 @@ TEST(waiting_can_be_given_up) {
 // ---- watching ----
 
 TEST(process_watch) {
-  const pid_t child = fork();
+  const pid_t child = fork_or_end();
   if (child == 0) {
     while (true) pause();
   }

@@ -34,7 +34,7 @@ class Ranks {
     void* memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     board_ = new (memory) Board();
     for (int rank = 0; rank < kRanks; rank++) {
-      pids_[rank] = fork();
+      pids_[rank] = fork_or_end();
       if (pids_[rank] != 0) continue;
       Board::Rank& own = board_->ranks[rank];
       const Outcome outcome = outcome_of([&] {
@@ -224,7 +224,7 @@ TEST(process_attach) {
     return;
   }
   const pid_t owner = getpid();
-  const pid_t child = fork();
+  const pid_t child = fork_or_end();
   if (child == 0) {
     const bool another = setgroups(0, nullptr) == 0 && setgid(65534) == 0 && setuid(65534) == 0;
     const Outcome outcome = attach(owner, segment->fd(), "right");
