@@ -438,7 +438,7 @@ class TestExtension:
 
     def test_commands(self, shop: Workshop, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(Env.CXX, str(shop.compiler))
-        core, module, link = commands(extension(sources), Path("/build"))
+        module, core, link = commands(extension(sources), Path("/build"))  # the longest first
         assert core[0] == module[0] == link[0] == str(shop.compiler)
         assert core[-4:] == ["-c", "core/answer.cpp", "-o", "/build/core_answer.o"]
         assert any(word.endswith("torch/include") for word in module)

@@ -111,7 +111,13 @@ def run_program(argv: list[str]) -> None:
     assert ended.returncode == 0, ended.stdout[-8000:]
 
 
-@pytest.mark.parametrize(("variant", "name"), cases())
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [
+        pytest.param(variant, name, marks=[pytest.mark.slow] if variant != "plain" else [])
+        for variant, name in cases()
+    ],
+)
 def test_core(program: Program, variant: str, name: str) -> None:
     run_program([str(program(variant, "core")), name])
 
