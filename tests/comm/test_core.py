@@ -122,7 +122,7 @@ def test_core(program: Program, variant: str, name: str) -> None:
     run_program([str(program(variant, "core")), name])
 
 
-@pytest.mark.parametrize("variant", ["plain", "address"])
+@pytest.mark.parametrize("variant", ["plain", pytest.param("address", marks=pytest.mark.slow)])
 def test_reduce(program: Program, variant: str) -> None:
     run_program([str(program(variant, "reduce"))])
 
